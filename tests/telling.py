@@ -1,6 +1,5 @@
 """What a source tells, one item after the other, and what a log holds of it."""
 
-import asyncio
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from pathlib import Path
@@ -10,6 +9,7 @@ from penstock.event import AnyEvent, ChangeEvent, Commit, Entry, Fragment
 from penstock.log import LmdbLog
 from penstock.log.config import LogConfig
 from penstock.ports import ChangeSource
+from tests.waiting import patience
 
 
 class Told:
@@ -54,7 +54,7 @@ async def follow(
 ) -> Story:
     """Have the source tell from where `story` stands, until `until` holds of it."""
     changes = cast("AsyncGenerator[Commit | Fragment]", source.changes(position=story.position))
-    async with asyncio.timeout(120), aclosing(changes) as items:
+    async with patience(), aclosing(changes) as items:
         async for item in items:
             story.take(item)
             if isinstance(item, Commit):

@@ -1,7 +1,7 @@
 """Services with a door, and those who stand before it."""
 
-import asyncio
-from collections.abc import AsyncGenerator, Iterable
+import time
+from collections.abc import AsyncGenerator, Callable, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ from penstock.serve.listen import HttpServer
 from penstock.state.config import StateConfig
 from penstock.state.keeper import StateKeeper
 from penstock.subscribe.scope import Verb
+from tests.waiting import until
 
 ALL = tuple(Verb)
 
@@ -84,8 +85,8 @@ class Service:
 
     async def caught_up(self) -> None:
         """Wait until the current rows have the whole log."""
-        while self.keeper.applied.sequence < (await self.log.bounds()).head:  # noqa: ASYNC110
-            await asyncio.sleep(0.001)
+        head = (await self.log.bounds()).head
+        await until(lambda: self.keeper.applied.sequence >= head)
 
 
 @asynccontextmanager
@@ -96,6 +97,8 @@ async def service(
     log: MemoryLog | None = None,
     record: Path | None = None,
     flights: bool = True,
+    wall: Callable[[], float] = time.time,
+    clock: Callable[[], float] = time.monotonic,
     **access: Any,
 ) -> AsyncGenerator[Service]:
     """gRPC, Flight and HTTP over a log, or an empty one, with captures, until the block
@@ -106,7 +109,8 @@ async def service(
         {"grpc": address, "flight": address, "http": address, **(serve or {})}
     )
     access.setdefault("tokens", folder / "access.json")
-    door = Access(AccessConfig.model_validate({**access, "log": record}))
+    config_ = AccessConfig.model_validate({**access, "log": record})
+    door = Access(config_, wall=wall, clock=clock)
     async with AsyncExitStack() as stack:
         stack.callback(door.close)
         if log is None:

@@ -36,6 +36,7 @@ from tests.access.support import bearer, issue, service
 from tests.captures.grpc_client import SUBSCRIBE
 from tests.captures.sockets import get, said, send
 from tests.subscribe.events import change, commit
+from tests.waiting import until
 
 
 async def status(address: str, path: str, token: str | None = None, **more: str) -> int:
@@ -133,8 +134,7 @@ async def test_one_client_cannot_take_all_subscriptions(tmp_path: Path) -> None:
         assert await call.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
         assert await status(served.http, "/rest/shop/events", other) == 200
         await first.close()
-        while served.captures.subscriptions:  # noqa: ASYNC110 - it rings no bell
-            await asyncio.sleep(0.01)
+        await until(lambda: not served.captures.subscriptions)
         assert await status(served.http, "/rest/shop/events", one) == 200
 
 

@@ -1,6 +1,5 @@
 """A token in connection_init: who has it is let in as with the header, and nobody else is."""
 
-import asyncio
 import json
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
@@ -18,6 +17,7 @@ from tests.access.support import ALL, Service, issue, revoke, service
 from tests.access.test_tls import tls_of, trusting
 from tests.captures.graphql import GRAPHQL
 from tests.captures.sockets import REST, closed, said, send
+from tests.waiting import until
 
 pytestmark = pytest.mark.slow
 
@@ -72,9 +72,8 @@ def record_of(path: Path) -> list[tuple[str, bool, str]]:
 
 async def recorded(path: Path, count: int) -> list[tuple[str, bool, str]]:
     """The lines of the record, once there are so many."""
-    while len(found := record_of(path)) < count:  # noqa: ASYNC110 - a file tells nobody
-        await asyncio.sleep(0.005)
-    return found
+    await until(lambda: len(record_of(path)) >= count)
+    return record_of(path)
 
 
 FORMS: tuple[Callable[[str], dict[str, str]], ...] = (
@@ -97,8 +96,7 @@ async def test_a_token_of_the_opening_shows_what_its_grants_allow(
                 async with socket(served, transport) as connection:
                     await opened(connection, form(token))
                     assert set(await follow(connection, transport)) == {"orders"}
-            while served.access.visitors:  # noqa: ASYNC110 - nobody tells
-                await asyncio.sleep(0.005)
+            await until(lambda: not served.access.visitors)
     assert record_of(record) == [("token:orders", True, "")] * len(FORMS)
     assert token not in record.read_text()
     assert token not in repr(logs)
@@ -235,8 +233,7 @@ async def test_who_is_revoked_or_over_is_ended_and_the_others_are_not(
         await send(second, "ping")
         while (await said(second))["type"] != "pong":
             pass
-        while served.captures.subscriptions > 1:  # noqa: ASYNC110 - nobody tells
-            await asyncio.sleep(0.005)
+        await until(lambda: served.captures.subscriptions <= 1)
 
 
 @TRANSPORTS
@@ -256,8 +253,7 @@ async def test_who_has_not_said_who_it_is_holds_a_place_of_its_address(
                 await send(second, "connection_init", payload={"token": token})
                 assert await closed(second) == (1013, "Try again later")
             assert served.access.visitors == 1
-        while served.access.visitors:  # noqa: ASYNC110 - nobody tells
-            await asyncio.sleep(0.005)
+        await until(lambda: not served.access.visitors)
         async with socket(served, transport) as third:
             await opened(third, {"token": token})
 

@@ -19,10 +19,11 @@ from tests.access.capturing import (
     shop,
     socket,
 )
-from tests.access.support import Service, bearer, issue, revoke, service
+from tests.access.support import Clock, Service, bearer, issue, revoke, service
 from tests.captures.grpc_client import CAPTURES, SUBSCRIBE, request_of
 from tests.captures.sockets import Events, closed, get, said, send
 from tests.subscribe.events import change, commit
+from tests.waiting import until
 
 pytestmark = pytest.mark.slow
 
@@ -101,11 +102,14 @@ async def test_who_is_revoked_while_it_follows_is_ended_and_the_others_are_not(
 async def test_whose_token_is_over_while_it_follows_is_ended_in_the_same_way(
     tmp_path: Path, transport: str
 ) -> None:
-    token = issue(tmp_path / "access.json", "brief", expires_at=time.time() + 2.0)
-    async with shop(tmp_path) as served:
+    wall = Clock()
+    token = issue(tmp_path / "access.json", "brief", expires_at=wall.now + 2.0)
+    async with shop(tmp_path, wall=wall) as served:
         begun = asyncio.Event()
-        assert await followed(served, transport, token, begun) == ENDS[transport]
-        assert begun.is_set()
+        following = asyncio.create_task(followed(served, transport, token, begun))
+        await begun.wait()
+        wall.now += 2.0
+        assert await following == ENDS[transport]
 
 
 @pytest.mark.parametrize("transport", ["websocket", "sse", "grpc"])
@@ -135,11 +139,9 @@ async def test_who_is_revoked_and_takes_nothing_is_ended_too(
                 connection = await stack.enter_async_context(socket(served, token, max_queue=1))
                 await send(connection, "connection_init")
                 await send(connection, "subscribe", id="s", payload=ALL_OF_IT)
-            while served.captures.subscriptions == 0:  # noqa: ASYNC110 - nobody tells
-                await asyncio.sleep(0.01)
+            await until(lambda: served.captures.subscriptions != 0)
             revoke(tokens, "slow")
-            while served.access.visitors or served.captures.subscriptions:  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
+            await until(lambda: not (served.access.visitors or served.captures.subscriptions))
 
 
 async def test_who_begins_to_follow_too_often_waits_and_the_others_do_not(tmp_path: Path) -> None:

@@ -39,6 +39,7 @@ from tests.seeds import cases
 from tests.serve.calls import failure, subscribe
 from tests.state.histories import copied_whole
 from tests.subscribe.events import change, commit, one_each
+from tests.waiting import until, wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -312,8 +313,7 @@ async def test_a_stream_that_waits_for_its_client_ends_too(tmp_path: Path) -> No
         call = _open(channel, bearer(token), after=str(oldest(await served.log.bounds())))
         await call.initial_metadata()
         await asyncio.to_thread(revoke, tokens, "slow")
-        while served.access.visitors:  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
+        await until(lambda: not served.access.visitors)
         code, _, _ = await failure(call)
         assert code is grpc.StatusCode.UNAUTHENTICATED
 
@@ -336,8 +336,7 @@ async def test_a_read_over_flight_ends_when_its_token_is_revoked(tmp_path: Path)
                 batches = client.read_covered(request)
                 _, covered = next(batches)
                 revoke(tokens, "bulk")
-                while served.access.holds(principal):
-                    pass
+                wait_until(lambda: not served.access.holds(principal))
                 with pytest.raises(UnauthenticatedError) as caught:
                     for _, covered in batches:  # noqa: B007
                         pass
@@ -348,11 +347,15 @@ async def test_a_read_over_flight_ends_when_its_token_is_revoked(tmp_path: Path)
 
 
 async def test_an_open_stream_ends_when_its_token_is_over(tmp_path: Path) -> None:
-    import time
-
-    token = issue(tmp_path / "access.json", "brief", expires_at=time.time() + 1.0)
-    async with shop(tmp_path) as served, grpc.aio.insecure_channel(served.grpc) as channel:
+    wall = Clock()
+    token = issue(tmp_path / "access.json", "brief", expires_at=wall.now + 1.0)
+    async with (
+        shop(tmp_path, wall=wall) as served,
+        grpc.aio.insecure_channel(served.grpc) as channel,
+    ):
         call = _open(channel, bearer(token))
+        await call.initial_metadata()
+        wall.now += 1.0
         code, sentence, _ = await failure(call)
         assert (code, sentence) == (grpc.StatusCode.UNAUTHENTICATED, SENTENCE)
 
@@ -391,13 +394,12 @@ async def test_one_client_reaches_its_limits_and_another_does_not(tmp_path: Path
             assert await over_grpc(served, token) == "RESOURCE_EXHAUSTED"
             assert await over_grpc(served, other) == EVERYTHING
             call.cancel()
-            while served.access.visitors:  # noqa: ASYNC110
-                await asyncio.sleep(0)
+            await until(lambda: not served.access.visitors)
         assert await over_grpc(served, token) == EVERYTHING
 
 
 async def test_whoever_is_refused_too_often_waits(tmp_path: Path) -> None:
-    async with shop(tmp_path, refusals_per_second=1) as served:
+    async with shop(tmp_path, refusals_per_second=1, clock=Clock()) as served:
         statuses = [await over_http(served, "pst_x", "/metrics") for _ in range(7)]
         assert statuses[:5] == ["401"] * 5
         assert statuses[-1] == "429"
@@ -426,8 +428,11 @@ async def test_a_ticket_opens_the_door_once(tmp_path: Path) -> None:
         assert "access-control-allow-origin" not in headers
         ticket = json.loads(body)["ticket"]
         await asyncio.to_thread(revoke, tokens, "page")
-        while await over_http(served, token, "/metrics") != "401":  # noqa: ASYNC110
-            await asyncio.sleep(0.05)
+
+        async def is_revoked() -> bool:
+            return await over_http(served, token, "/metrics") == "401"
+
+        await until(is_revoked)
         assert await over_http(served, None, f"/metrics?ticket={ticket}") == "401"
         assert served.access.allows_origin("https://app.example.com")
         assert served.access.allows_origin(None)

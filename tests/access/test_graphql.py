@@ -1,8 +1,6 @@
 """What GraphQL tells of collections and sources to who may see a part of them."""
 
-import asyncio
 import json
-import time
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +9,11 @@ from graphql import get_introspection_query
 from msgspec import structs
 
 from tests.access.capturing import IMAGE, OLD, SECRET, TEXT, headers, shop
-from tests.access.support import ALL, Service, issue, revoke, service
+from tests.access.support import ALL, Clock, Service, issue, revoke, service
 from tests.captures.graphql import post, socket
 from tests.captures.sockets import closed, said, send
 from tests.subscribe.events import change, commit
+from tests.waiting import until
 
 pytestmark = pytest.mark.slow
 
@@ -197,20 +196,19 @@ async def test_a_token_that_is_revoked_ends_its_operations(tmp_path: Path, selec
         async with socket(served.http, max_queue=1) as connection:
             await send(connection, "connection_init", payload={"token": token})
             await send(connection, "subscribe", id="s", payload=payload)
-            while served.captures.subscriptions == 0:  # noqa: ASYNC110 - nobody tells
-                await asyncio.sleep(0.01)
+            await until(lambda: served.captures.subscriptions != 0)
             revoke(tmp_path / "access.json", "one")
-            while served.access.visitors or served.captures.subscriptions:  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
+            await until(lambda: not (served.access.visitors or served.captures.subscriptions))
 
 
 async def test_a_token_that_is_over_ends_its_operations(tmp_path: Path) -> None:
-    ends = time.time() + 3.0
-    token = issue(tmp_path / "access.json", "one", expires_at=ends)
-    async with shop(tmp_path) as served, socket(served.http) as connection:
+    wall = Clock()
+    token = issue(tmp_path / "access.json", "one", expires_at=wall.now + 3.0)
+    async with shop(tmp_path, wall=wall) as served, socket(served.http) as connection:
         await send(connection, "connection_init", payload={"token": token})
         payload = {"query": "subscription { onDataChange { progress } }"}
         await send(connection, "subscribe", id="s", payload=payload)
         assert (await said(connection))["type"] == "connection_ack"
+        await until(lambda: served.captures.subscriptions)
+        wall.now += 3.0
         assert await closed(connection) == (4401, "access.unauthenticated")
-        assert time.time() >= ends

@@ -22,6 +22,7 @@ from tests.access.certificates import Authority
 from tests.access.support import ALL, issue
 from tests.access.test_tls import tls_of
 from tests.subscribe.events import one_each
+from tests.waiting import PATIENCE_SECONDS
 
 KEYS = {"KEY1": SecretStr("secret-1"), "KEY2": SecretStr("secret-2")}
 
@@ -73,7 +74,7 @@ async def test_dynamodb_streams_are_shown_by_scope_and_denied_is_absent(tmp_path
         await log.append([*one_each(1, 2), *one_each(3, 4, collection="lines")])
         index = CapturedIndex(log, tmp_path / "index", config, clock=SystemClock())
         async with serving_captured(log, index, config, keys=KEYS, access=access) as address:
-            index.wait(4, seconds=30)
+            index.wait(4, seconds=PATIENCE_SECONDS)
 
             def ask() -> None:
                 both, one = ["shop.db.lines", "shop.db.orders"], ["shop.db.orders"]
@@ -121,7 +122,7 @@ async def test_a_certificate_opens_dynamodb_streams_whatever_it_signs_with(tmp_p
             async with serving_captured(
                 log, index, config, keys=keys, access=access, tls=tls
             ) as address:
-                index.wait(2, seconds=30)
+                index.wait(2, seconds=PATIENCE_SECONDS)
                 for name, expected in (
                     ("app.example", ["shop.db.orders"]),
                     ("other.example", "UnrecognizedClientException"),
@@ -143,7 +144,7 @@ async def test_a_certificate_alone_opens_nothing_where_keys_are_asked_for(tmp_pa
         await log.append(one_each(1, 2))
         index = CapturedIndex(log, tmp_path / "index", config, clock=SystemClock())
         async with serving_captured(log, index, config, keys=KEYS, tls=tls) as address:
-            index.wait(2, seconds=30)
+            index.wait(2, seconds=PATIENCE_SECONDS)
             for key, secret, expected in (
                 ("any", "any", "UnrecognizedClientException"),
                 ("KEY1", "wrong", "InvalidSignatureException"),

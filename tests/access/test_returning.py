@@ -1,6 +1,5 @@
 """A browser's EventSource comes back by itself, and nobody else does in its place."""
 
-import asyncio
 import json
 import time
 from contextlib import AsyncExitStack
@@ -26,6 +25,7 @@ from tests.access.test_jwt import jwk, signed
 from tests.captures.sockets import get
 from tests.captures.test_browser import Page, chromium, debugger, page
 from tests.subscribe.events import change, commit
+from tests.waiting import until
 
 __all__ = ["chromium", "debugger"]  # fixtures
 
@@ -96,8 +96,11 @@ async def test_a_stream_that_a_ticket_opened_comes_back_with_its_cookie_and_addr
     async with service(tmp_path / "again", tokens=tokens) as served:
         assert await status(served, path, cookie) == 200
         revoke(tokens, "page")
-        while await status(served, path, cookie) != 401:  # noqa: ASYNC110 - a file tells nobody
-            await asyncio.sleep(0.05)
+
+        async def is_revoked() -> bool:
+            return await status(served, path, cookie) == 401
+
+        await until(is_revoked)
 
 
 @pytest.mark.slow

@@ -4,6 +4,7 @@ import asyncio
 
 from penstock.capture.copies import CopyDesk
 from penstock.event import Commit
+from tests.waiting import turns
 
 
 def commit(position: str) -> Commit:
@@ -19,8 +20,7 @@ async def asked(desk: CopyDesk[str], *names: str) -> asyncio.Task[None]:
 
 
 async def settled(task: asyncio.Task[None]) -> bool:
-    await asyncio.sleep(0)
-    await asyncio.sleep(0)
+    await turns(2)
     return task.done()
 
 

@@ -6,6 +6,7 @@ import pytest
 
 from penstock.capture import ending
 from penstock.capture.ending import ended
+from tests.waiting import patience
 
 
 async def losing_one() -> None:
@@ -36,7 +37,7 @@ async def test_who_is_cancelled_while_ending_a_task_ends_it_and_is_cancelled_the
 
     task = asyncio.create_task(outer())
     await asyncio.sleep(0)
-    async with asyncio.timeout(5):
+    async with patience():
         await ended(task)
     assert task.cancelled()
     assert cleaned == [True]

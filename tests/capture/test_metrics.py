@@ -4,10 +4,11 @@ import asyncio
 import random
 from collections.abc import Callable
 from pathlib import Path
+from time import perf_counter
 
 import pytest
 
-from penstock.capture import Backoff, PumpLimits, Supervised, Supervisor, pump
+from penstock.capture import Backoff, PumpLimits, Supervised, Supervisor, meter, pump
 from penstock.capture.breaker import Breaker
 from penstock.capture.config import CaptureConfig
 from penstock.capture.publish import Publisher
@@ -19,6 +20,7 @@ from penstock.log import MemoryLog
 from penstock.telemetry import REGISTRY
 from tests.capture.doubles import ListSource, ManualClock, TellingLog, changes, commit, fragment
 from tests.checkpoints.doubles import MemoryStore
+from tests.waiting import until
 
 
 def value(name: str, **labels: str) -> float:
@@ -29,13 +31,6 @@ def growth(name: str, **labels: str) -> Callable[[], float]:
     """How much a metric has grown since this was called."""
     before = value(name, **labels)
     return lambda: value(name, **labels) - before
-
-
-async def until(reached: Callable[[], bool]) -> None:
-    """Wait for what takes real time: the levels of a wait are by the clock."""
-    async with asyncio.timeout(60):
-        while not reached():  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
 
 
 async def test_every_append_of_events_is_a_batch_with_its_size_and_its_latency() -> None:
@@ -49,10 +44,11 @@ async def test_every_append_of_events_is_a_batch_with_its_size_and_its_latency()
     commits = growth("penstock_commits_ingested_total", source="shop")
     last = Commit(source="shop", position="3", events=changes(3, 2, start=1))
     story: list[Commit | Fragment] = [commit(1, rows=5), commit(2, rows=0), fragment(3), last]
+    began = perf_counter()
     await pump(ListSource(story), MemoryLog(), limits=PumpLimits(batch_events_max=1))
     assert (batches(), sizes(), single(), latencies()) == (3, 8, 1, 3)
     assert (events(), commits()) == (8, 2)
-    assert 0 < seconds() < 60
+    assert 0 < seconds() <= 3 * (perf_counter() - began)
 
 
 async def test_the_latency_of_an_append_is_that_of_the_change_that_waited_longest() -> None:
@@ -69,17 +65,25 @@ async def test_the_latency_of_an_append_is_that_of_the_change_that_waited_longes
             limits=PumpLimits(batch_events_max=1),
         )
     )
-    await until(lambda: waited() == 1)
+    await until(lambda: waited() >= 1)
     held.set()
     await running
     assert (latencies(), short()) == (2, 0)
 
 
 @pytest.mark.slow
-async def test_a_source_that_is_held_up_counts_by_how_long_and_what_waits_is_shown() -> None:
+async def test_a_source_that_is_held_up_counts_by_how_long_and_what_waits_is_shown(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """P18: back-pressure is seen. A hand-over that is full is counted each time, and its depth."""
     held = asyncio.Event()
     log = TellingLog(on_append=lambda number: held.wait() if number == 0 else None)
+    levels = meter._LEVELS  # pyright: ignore[reportPrivateUsage]
+
+    def before(number: int) -> None:
+        # Only the wait for the append that is held counts levels: a busy machine must not add any.
+        monkeypatch.setattr(meter, "_LEVELS", levels if number == 1 else ())
+
     counted = {
         level: growth("penstock_backpressure_events_total", source="shop", level=level)
         for level in ("waited", "slow", "critical")
@@ -90,7 +94,7 @@ async def test_a_source_that_is_held_up_counts_by_how_long_and_what_waits_is_sho
 
     story = [commit(1, rows=3), commit(2, rows=4), commit(3)]
     running = asyncio.ensure_future(
-        pump(ListSource(story), log, limits=PumpLimits(batch_events_max=3))
+        pump(ListSource(story, before=before), log, limits=PumpLimits(batch_events_max=3))
     )
     await until(lambda: counted["critical"]() == 1)
     assert (depth("append"), depth("hand_over")) == (3, 4)

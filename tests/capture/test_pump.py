@@ -23,6 +23,7 @@ from tests.capture.doubles import (
     entries,
     fragment,
 )
+from tests.waiting import turns
 
 
 class PowerCutError(Exception):
@@ -222,8 +223,7 @@ async def test_while_the_log_is_slow_the_pump_holds_no_more_than_its_bounds() ->
     source = ListSource([commit(n, rows=3) for n in range(1, 100)], before=count)
     log = TellingLog(on_append=wait)
     running = asyncio.ensure_future(pump(source, log, limits=PumpLimits(batch_events_max=10)))
-    for _ in range(200):
-        await asyncio.sleep(0)
+    await turns(200)
     # Two times four commits of three rows: one batch under way, and one handed over.
     assert yielded <= 9
     assert len(log.batches) == 1
@@ -256,8 +256,7 @@ async def test_the_source_is_asked_for_more_while_an_append_is_under_way() -> No
         yielded += 1
 
     async def look(number: int) -> None:
-        for _ in range(50):
-            await asyncio.sleep(0)
+        await turns(50)
         seen_during_append.append(yielded)
 
     log = TellingLog(on_append=look)
@@ -278,8 +277,7 @@ async def test_a_cancelled_pump_leaves_only_once_the_log_has_answered() -> None:
     running = asyncio.ensure_future(pump(source, log))
     await begun.wait()
     running.cancel()
-    for _ in range(20):
-        await asyncio.sleep(0)
+    await turns(20)
     assert not running.done()
     release.set()
     with pytest.raises(asyncio.CancelledError):

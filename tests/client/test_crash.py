@@ -20,6 +20,7 @@ from penstock.subscribe.resume import oldest
 from tests.client.processes import first_line, running
 from tests.seeds import cases, seed_of
 from tests.subscribe.events import change, commit
+from tests.waiting import until
 
 State = dict[str, Any]
 
@@ -137,8 +138,7 @@ def effects_in(path: Path) -> list[tuple[int, str]]:
 
 
 async def seen_beyond(effects: Path, sequence: int) -> None:
-    while seen(effects) < sequence:  # noqa: ASYNC110 - another process writes the file
-        await asyncio.sleep(0.01)
+    await until(lambda: seen(effects) >= sequence)
 
 
 @pytest.mark.slow

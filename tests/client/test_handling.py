@@ -2,10 +2,11 @@
 
 import asyncio
 import json
+import os
 import re
 import sys
-import time
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -25,9 +26,9 @@ from penstock.errors import ProgramError, RequestError
 from penstock.log.memory import MemoryLog
 from penstock.progress import parse_progress
 from penstock.subscribe.resume import oldest
-from tests.serve.calls import until
 from tests.serve.conftest import Serve
 from tests.subscribe.events import one_each
+from tests.waiting import patience, timeouts_of, until, wait_until
 
 QUICK = Retry(initial_seconds=0.001, max_seconds=0.002, max_retries=2)
 
@@ -146,30 +147,48 @@ async def test_a_change_that_fails_for_good_is_set_aside_whole_and_does_not_hold
 
 @pytest.mark.slow
 async def test_a_program_that_hangs_is_killed_and_the_change_is_tried_again(
-    setting: Setting,
+    setting: Setting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     once = setting.folder / "once"
     hang = (
         f"if event['documentId'] == '5' and not os.path.exists({str(once)!r}): "
         f"open({str(once)!r}, 'w').close(); sys.stdin.read()"
     )
-    await run_until(setting, setting.program(hang, answer_seconds=2.0), 20)
+    expire = timeouts_of(monkeypatch, 77.0)
+    running = asyncio.create_task(
+        run_until(setting, setting.program(hang, answer_seconds=77.0), 20)
+    )
+    await until(once.exists, task=running)
+    expire()
+    await running
     assert setting.seen() == [*range(1, 6), 5, *range(6, 21)]
     assert (setting.saved(), setting.dead()) == (20, [])
 
 
 @pytest.mark.slow
-async def test_what_a_program_that_hangs_has_started_is_killed_with_it(setting: Setting) -> None:
+async def test_what_a_program_that_hangs_has_started_is_killed_with_it(
+    setting: Setting, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It holds the program's output, so nothing would ever end that waits for it."""
     pids = setting.folder / "pids"
     script = setting.folder / "handler.sh"
     script.write_text(f"read line; sleep 600 & echo $! >> {pids}; wait; echo ok")
-    async with asyncio.timeout(30), Program(["bash", str(script)], answer_seconds=0.5) as program:
+    pids.touch()
+    expire = timeouts_of(monkeypatch, 77.0)
+    async with patience(), Program(["bash", str(script)], answer_seconds=77.0) as program:
+        handling = asyncio.create_task(handle_changes(setting.changes(), program, retry=QUICK))
+        for attempt in (1, 2, 3):
+            await until(partial(has_started, pids, attempt), task=handling)
+            expire()
         with pytest.raises(ProgramError, match="did not answer within"):
-            await handle_changes(setting.changes(), program, retry=QUICK)
+            await handling
         assert len(pids.read_text().split()) == 3
         await all_ended(pids)
     assert setting.saved() == 0
+
+
+def has_started(pids: Path, count: int) -> bool:
+    return pids.read_text().count("\n") == count
 
 
 def still_running(pids: Path) -> list[str]:
@@ -195,7 +214,7 @@ async def test_closing_ends_what_a_program_leaves_behind_holding_its_output(
     monkeypatch.setattr("penstock.client.program._LEAVE_SECONDS", 0.5)
     pids = setting.folder / "pids"
     script = f"sleep 600 & echo $! >> {pids}; while read line; do echo ok; done"
-    async with asyncio.timeout(30):
+    async with patience():
         await run_until(setting, Program(["bash", "-c", script]), 20)
         await all_ended(pids)
     assert setting.saved() == 20
@@ -219,17 +238,17 @@ async def test_an_answer_that_came_before_its_event_is_none(setting: Setting, ex
 
 async def test_an_answer_that_lies_in_the_pipe_before_its_event_is_none(setting: Setting) -> None:
     """And not in our memory yet."""
-    wrote = setting.folder / "wrote"
+    answered, wrote = setting.folder / "answered", setting.folder / "wrote"
+    os.mkfifo(answered)
     do = (
-        "print('ok', flush=True); "
-        "import time; time.sleep(0.05); "
+        f"print('ok', flush=True); open({str(answered)!r}).close(); "
         f"print('ok', flush=True); open({str(wrote)!r}, 'w').close(); continue"
     )
     async with setting.changes() as changes, setting.program(do) as program:
         first, second = await anext(changes), await anext(changes)
         await program(first)
-        while not wrote.exists():
-            time.sleep(0.001)  # noqa: ASYNC251 - the loop is to read nothing
+        answered.write_text("")
+        wait_until(wrote.exists)  # the loop is to read nothing
         with pytest.raises(ProgramError, match="more than one answer"):
             await program(second)
     assert setting.seen() == [1]

@@ -4,6 +4,8 @@ import asyncio
 import threading
 from collections.abc import AsyncGenerator, Awaitable
 from contextlib import suppress
+from functools import partial
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -14,9 +16,9 @@ from penstock.client.change import Received
 from penstock.log.memory import MemoryLog
 from penstock.subscribe.resume import oldest
 from tests.client.test_cursor import message
-from tests.serve.calls import until
 from tests.serve.conftest import Log, Serve
 from tests.subscribe.events import change, commit, one_each
+from tests.waiting import until
 
 QUICK = Retry(initial_seconds=0.01, max_seconds=0.02)
 
@@ -276,6 +278,10 @@ def test_every_change_comes_once_and_the_marker_only_moves_on_whatever_saves_do_
     asyncio.run(consume(asks))
 
 
+def begun_or_over(store: Store, asking: "asyncio.Future[Any]") -> bool:
+    return store.under_way == 1 or asking.done()
+
+
 async def consume(asks: list[str]) -> None:
     store = Store()
     changes = numbered(store, len(asks) + 1)
@@ -288,7 +294,7 @@ async def consume(asks: list[str]) -> None:
             store.hold()
         asking = asyncio.ensure_future(change.done() if "done" in ask else anext(changes))
         if "give up" in ask:
-            await until(lambda now=asking: store.under_way == 1 or now.done())  # type: ignore[misc]
+            await until(partial(begun_or_over, store, asking))
             asking.cancel()
             store.go_on()
         await asyncio.wait({asking})

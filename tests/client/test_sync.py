@@ -14,9 +14,9 @@ from penstock.progress import parse_progress
 from penstock.serve.consumers import Consumers
 from penstock.subscribe.resume import oldest
 from tests.client.support import breaking
-from tests.serve.calls import until
 from tests.serve.conftest import Log, Serve
 from tests.subscribe.events import change, commit, one_each, system
+from tests.waiting import until
 
 QUICK = Retry(initial_seconds=0.01, max_seconds=0.02)
 

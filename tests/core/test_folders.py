@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from penstock import folders
+from tests.waiting import PATIENCE_SECONDS, turns
 
 
 async def test_who_is_cancelled_while_a_file_is_written_waits_for_it(
@@ -18,15 +19,14 @@ async def test_who_is_cancelled_while_a_file_is_written_waits_for_it(
 
     def slow(path: Path, content: bytes) -> None:
         begun.set()
-        may_go_on.wait(30)
+        may_go_on.wait(PATIENCE_SECONDS)
         write(path, content)
 
     monkeypatch.setattr(folders, "write_whole", slow)
     writing = asyncio.create_task(folders.keep_whole(tmp_path / "kept", b"1"))
     await asyncio.to_thread(begun.wait)
     writing.cancel()
-    for _ in range(10):
-        await asyncio.sleep(0)
+    await turns(10)
     held = not writing.done()
     may_go_on.set()
     with pytest.raises(asyncio.CancelledError):

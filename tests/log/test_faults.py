@@ -18,6 +18,7 @@ from penstock.log import LmdbLog, LmdbLogReader, LogConfig
 from penstock.log.layout import ENTRIES, entry_key
 from penstock.log.trimming import Trimmer
 from penstock.testing.contracts.entries import changes, read_all, read_seen, require_whole_commits
+from tests.waiting import PATIENCE_SECONDS, patience, until
 
 
 def io_error() -> lmdb.Error:
@@ -249,18 +250,16 @@ async def test_a_writer_that_died_refuses_and_never_hangs(
 
         monkeypatch.setattr(Trimmer, "wanted", defect)
 
-        async def ask_until_refused() -> None:
-            while True:
-                await log.sources()
-                await asyncio.sleep(0.01)
+        async def dies() -> None:
+            await log.sources()
 
         async def append_until_refused() -> None:
             for number in range(2, 1000):
                 await log.append([commit("a", number)])
 
-        async with asyncio.timeout(60):
+        async with patience():
             with pytest.raises(LogError, match="writer"):
-                await ask_until_refused()
+                await until(dies)
             with pytest.raises(LogError, match="writer"):
                 await append_until_refused()
         assert len(await read_all(log)) == 2
@@ -283,8 +282,8 @@ async def test_a_reader_is_woken_after_a_look_at_the_log_that_failed(
             reader = LmdbLogReader(tmp_path)
             await failed.wait()
             with pytest.raises(LogError, match="a read was refused"):
-                await reader.wait(after=0, timeout_seconds=60)
-        waiting = asyncio.ensure_future(reader.wait(after=0, timeout_seconds=60))
+                await reader.wait(after=0, timeout_seconds=PATIENCE_SECONDS)
+        waiting = asyncio.ensure_future(reader.wait(after=0, timeout_seconds=PATIENCE_SECONDS))
         await log.append([commit("a", 1)])
         assert await waiting
         await reader.close()

@@ -5,6 +5,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 import lmdb
 import pytest
@@ -17,8 +18,10 @@ from penstock.event import Commit, Fragment
 from penstock.log import LmdbLog, LmdbLogReader, LogConfig
 from penstock.log.layout import ENTRIES, EXTENTS
 from penstock.log.retention import within_disk
+from penstock.log.trimming import Trimmer
 from penstock.testing.contracts import ManualClock
 from penstock.testing.contracts.entries import changes, read_all, require_whole_commits
+from tests.waiting import PATIENCE_SECONDS, turns, until
 
 _ROOT = Path(__file__).parents[2]
 
@@ -122,8 +125,7 @@ async def test_what_was_trimmed_is_room_though_the_file_does_not_shrink(small_di
     async with LmdbLog(config) as log:
         refused = await fill_until_refused(log)
         await log.trim((refused - 2) * 5)
-        while blocks_stored(log)[0] > 10:  # noqa: ASYNC110 - the pages go in steps
-            await asyncio.sleep(0.01)
+        await until(lambda: blocks_stored(log)[0] <= 10)
         for number in range(refused, refused + 60):
             await log.append([commit(number)])
         assert space(small_disk).free > 10 << 20
@@ -186,7 +188,7 @@ async def test_what_does_not_fit_is_not_another_source_s_refusal(
         met = threading.Event()
 
         def wait_at_the_door(_: kv.Env, bytes_min: int, *, bytes_needed: int) -> None:
-            met.wait(60)
+            met.wait(PATIENCE_SECONDS)
 
         # Holds the writer's thread until all three are there.
         monkeypatch.setattr(kv.Env, "require_space", wait_at_the_door)
@@ -199,8 +201,7 @@ async def test_what_does_not_fit_is_not_another_source_s_refusal(
                 Commit(source="c", position="1", events=changes("c", "1", 1)),
             )
         ]
-        for _ in range(20):
-            await asyncio.sleep(0)
+        await turns(20)
         met.set()
         await held
         results = await asyncio.gather(*three, return_exceptions=True)
@@ -374,7 +375,9 @@ async def test_trimming_takes_a_bounded_step_with_each_append(tmp_path: Path) ->
 
 
 @pytest.mark.slow
-async def test_age_trims_a_log_that_nobody_appends_to(tmp_path: Path) -> None:
+async def test_age_trims_a_log_that_nobody_appends_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """And an idle log that has nothing to trim is left alone: no write, no fsync."""
     clock = ManualClock()
     config = LogConfig(path=tmp_path, retention=3600, free_bytes_min=0)
@@ -384,15 +387,24 @@ async def test_age_trims_a_log_that_nobody_appends_to(tmp_path: Path) -> None:
         with env.read() as txn:
             before = txn.id()
         clock.pass_(3000)
-        assert not await reader.wait(after=10, timeout_seconds=1.5)
+        looked = threading.Event()
+        wanted = Trimmer.wanted
+
+        def looking(trimmer: Trimmer, truth: Any) -> bool:
+            looked.set()
+            return wanted(trimmer, truth)
+
+        monkeypatch.setattr(Trimmer, "wanted", looking)
+        for _ in range(2):  # the first may have been under way
+            looked.clear()
+            clock.pass_(10)
+            assert await asyncio.to_thread(looked.wait, PATIENCE_SECONDS)
         with env.read() as txn:
             assert txn.id() == before
         env.close()
         clock.pass_(3000)
-        while (await reader.bounds()).trimmed < 10:  # noqa: ASYNC110 - trimming tells nobody
-            await asyncio.sleep(0.01)
-        while blocks_stored(log) != (0, 0):  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
+        await until(lambda: reader.bounds_now().trimmed >= 10)
+        await until(lambda: blocks_stored(log) == (0, 0))
 
 
 @pytest.mark.parametrize("away", [30 * 86400, -30 * 86400, 7200])

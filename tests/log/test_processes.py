@@ -17,6 +17,7 @@ from penstock.event import Commit
 from penstock.log import LmdbLog, LmdbLogReader, LogConfig
 from penstock.log.wake import ask
 from penstock.testing.contracts.entries import changes, read_all, require_whole_commits
+from tests.waiting import PATIENCE_SECONDS
 
 _ROOT = Path(__file__).parents[2]
 
@@ -59,7 +60,7 @@ class Writer:
                 self._appending.set()
 
     def wait_until_appending(self) -> None:
-        assert self._appending.wait(120)
+        assert self._appending.wait(PATIENCE_SECONDS)
 
     def kill(self) -> None:
         self._process.send_signal(signal.SIGKILL)
@@ -89,7 +90,9 @@ async def test_a_second_writer_is_refused_in_this_process_and_in_another(tmp_pat
 @pytest.mark.slow
 async def test_a_reader_outlives_the_writers_that_are_killed_under_it(tmp_path: Path) -> None:
     """P4: it reads on across kill -9 and restart, and never sees a commit in part."""
-    opening = asyncio.ensure_future(LmdbLogReader.open(tmp_path / "log", timeout_seconds=60))
+    opening = asyncio.ensure_future(
+        LmdbLogReader.open(tmp_path / "log", timeout_seconds=PATIENCE_SECONDS)
+    )
     after = 0
     reader: LmdbLogReader | None = None
     entries: list[Any] = []
@@ -99,7 +102,7 @@ async def test_a_reader_outlives_the_writers_that_are_killed_under_it(tmp_path: 
             await asyncio.to_thread(writer.wait_until_appending)
             reader = reader or await opening
             for _ in range(5):
-                assert await reader.wait(after=after, timeout_seconds=60)
+                assert await reader.wait(after=after, timeout_seconds=PATIENCE_SECONDS)
                 for block in await reader.read(after=after):
                     entries += block.entries()
                 after = entries[-1].sequence
@@ -118,10 +121,10 @@ async def test_a_reader_waits_for_a_log_that_does_not_exist_yet(tmp_path: Path) 
         await LmdbLogReader.open(path, timeout_seconds=0)
     with pytest.raises(LogError, match="no log at"):
         LmdbLogReader(path)
-    opening = asyncio.ensure_future(LmdbLogReader.open(path, timeout_seconds=60))
+    opening = asyncio.ensure_future(LmdbLogReader.open(path, timeout_seconds=PATIENCE_SECONDS))
     async with LmdbLog(config(path)) as log, await opening as reader:
         await log.append([commit(1)])
-        assert await reader.wait(after=0, timeout_seconds=60)
+        assert await reader.wait(after=0, timeout_seconds=PATIENCE_SECONDS)
 
 
 @pytest.mark.parametrize("depth", [1, 12])
@@ -138,7 +141,7 @@ async def test_the_wake_socket_works_however_long_the_path_is(tmp_path: Path, de
         refused = await asyncio.to_thread(ask, path, {"request": "hello"})
         assert refused["error"] == "request"
         log.on_request(answer)
-        waiting = asyncio.ensure_future(reader.wait(after=0, timeout_seconds=60))
+        waiting = asyncio.ensure_future(reader.wait(after=0, timeout_seconds=PATIENCE_SECONDS))
         told = await asyncio.to_thread(ask, path, {"request": "hello", "n": 1})
         assert told == {"pid": os.getpid(), "request": "hello", "n": 1}
         failed = await asyncio.to_thread(ask, path, {"request": "fail"})
@@ -153,7 +156,9 @@ async def test_the_wake_socket_works_however_long_the_path_is(tmp_path: Path, de
 async def test_threads_wait_and_read_without_an_event_loop(tmp_path: Path) -> None:
     async with LmdbLog(config(tmp_path)) as log, LmdbLogReader(tmp_path) as reader:
         waiting = [
-            asyncio.ensure_future(asyncio.to_thread(one.wait_now, after=0, timeout_seconds=60))
+            asyncio.ensure_future(
+                asyncio.to_thread(one.wait_now, after=0, timeout_seconds=PATIENCE_SECONDS)
+            )
             for one in (log, reader)
         ]
         await log.append([commit(1), commit(2)])
@@ -182,7 +187,7 @@ async def test_a_reader_goes_over_to_a_log_that_was_put_in_the_place_of_its_own(
         reader = LmdbLogReader(tmp_path / "log")
     (tmp_path / "log").rename(tmp_path / "old")
     (tmp_path / "new").rename(tmp_path / "log")
-    assert await reader.wait(after=2, timeout_seconds=60)
+    assert await reader.wait(after=2, timeout_seconds=PATIENCE_SECONDS)
     assert await reader.bounds() == other
     await reader.close()
 

@@ -1,7 +1,5 @@
 """Calls of `penstock.v1.PullerService` without our client."""
 
-import asyncio
-from collections.abc import Callable
 from typing import Any
 
 import grpc.aio
@@ -55,9 +53,3 @@ async def failure(call: Call) -> tuple[grpc.StatusCode, str, dict[str, str]]:
         trailers = {str(key): str(value) for key, value in error.trailing_metadata()}
         return error.code(), error.details() or "", trailers
     raise AssertionError("the stream ended without an error")
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    """Let the loop run until `condition` holds; pytest's timeout is the limit."""
-    while not condition():  # noqa: ASYNC110 - what is waited for signals nobody
-        await asyncio.sleep(0)

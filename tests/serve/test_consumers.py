@@ -18,9 +18,10 @@ from penstock.serve.consumers import (
     read_status,
 )
 from penstock.subscribe.resume import oldest
-from tests.serve.calls import subscribe, take, until
+from tests.serve.calls import subscribe, take
 from tests.serve.conftest import Log, Serve
 from tests.subscribe.events import one_each
+from tests.waiting import until
 
 
 async def test_a_reader_is_listed_with_its_place_and_count_while_it_is_connected(

@@ -21,9 +21,10 @@ from penstock.serve.config import ServeConfig
 from penstock.serve.consumers import Consumers
 from penstock.serve.grpc import serve_grpc
 from penstock.subscribe.resume import oldest
-from tests.serve.calls import events_until, failure, subscribe, subscribe_batch, take, until
+from tests.serve.calls import events_until, failure, subscribe, subscribe_batch, take
 from tests.serve.conftest import Log, Serve
 from tests.subscribe.events import change, commit, one_each, schema, system
+from tests.waiting import until
 
 pytestmark = pytest.mark.slow
 

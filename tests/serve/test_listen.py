@@ -13,14 +13,16 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from penstock.serve.listen import listen
 
 
-@pytest.mark.slow
-async def test_what_was_asked_is_waited_for_at_the_end_as_long_as_was_said() -> None:
+async def test_what_was_asked_is_waited_for_at_the_end_as_long_as_was_said(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """And not only for as long as those whose answers can be had again."""
+    monkeypatch.setattr("penstock.serve.listen.GRACE_SECONDS", 0.01)
     begun = asyncio.Event()
 
     async def slow(_: Any) -> PlainTextResponse:
         begun.set()
-        await asyncio.sleep(2.5)
+        await asyncio.sleep(0.1)
         return PlainTextResponse("ok")
 
     app = Starlette(routes=[Route("/", slow)])

@@ -10,6 +10,7 @@ from penstock.telemetry import SERVE_REGISTRY
 from tests.serve.calls import Call, events_until, failure, subscribe, subscribe_batch
 from tests.serve.conftest import Log, Serve
 from tests.subscribe.events import one_each
+from tests.waiting import until
 
 Connect = Callable[[str], grpc.aio.Channel]
 
@@ -22,13 +23,6 @@ def growth(name: str, **labels: str) -> Callable[[], float]:
     """How much a metric has grown since this was called."""
     before = value(name, **labels)
     return lambda: value(name, **labels) - before
-
-
-async def until(reached: Callable[[], bool]) -> None:
-    """Wait for what the server does after its last message was read."""
-    async with asyncio.timeout(60):
-        while not reached():  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
 
 
 async def test_what_is_sent_is_counted_with_how_old_it_is(

@@ -43,6 +43,7 @@ from tests.state.histories import (
     copied_whole,
     system,
 )
+from tests.waiting import patience, until
 
 STATE = StateConfig(free_bytes_min=0, interval=0)
 
@@ -76,8 +77,8 @@ class Served:
 
     async def caught_up(self) -> None:
         """Wait until the state has the whole log."""
-        while self.keeper.applied.sequence < (await self.log.bounds()).head:  # noqa: ASYNC110
-            await asyncio.sleep(0.001)
+        head = (await self.log.bounds()).head
+        await until(lambda: self.keeper.applied.sequence >= head)
 
 
 @asynccontextmanager
@@ -344,7 +345,7 @@ async def test_readings_that_wait_to_begin_keep_nobody_from_reading_the_log(
 
         waiting = [asyncio.create_task(asyncio.to_thread(rows)) for _ in range(3)]
         try:
-            async with asyncio.timeout(30):  # else a failure would hang
+            async with patience():  # else a failure would hang
                 for _ in waiting:
                     await asyncio.to_thread(state.begun.acquire)
                 assert await asyncio.to_thread(entries) == bounds.head

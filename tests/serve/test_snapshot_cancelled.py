@@ -23,6 +23,7 @@ from penstock.subscribe import Criteria
 from tests.serve.test_http_snapshot import told
 from tests.serve.test_snapshot import STATE, random_commit, serving
 from tests.state.histories import SOURCES, Model, copied_whole
+from tests.waiting import patience, until
 
 
 class Turns(ThreadPoolExecutor):
@@ -126,9 +127,8 @@ async def test_a_flight_reader_that_goes_away_leaves_no_reading(tmp_path: Path) 
 
         for batches in (0, 1, 3):
             await asyncio.to_thread(go_away, batches)
-        async with asyncio.timeout(60):
-            while served.keeper._readings:  # noqa: ASYNC110 - the server's threads end it
-                await asyncio.sleep(0.01)
+        async with patience():
+            await until(lambda: not served.keeper._readings)
 
 
 async def test_whoever_asks_over_http_and_is_gone_before_the_first_line_leaves_no_reading(

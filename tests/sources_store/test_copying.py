@@ -20,6 +20,7 @@ from tests.seeds import seed_of
 from tests.sources_store.support import Story, caught_up, contents, make, source_of, standing_at
 from tests.store.support import BOTH, SetClock, opened
 from tests.telling import follow
+from tests.waiting import turns, until
 
 
 def test_the_source_fulfils_its_ports(tmp_path: Path) -> None:
@@ -198,16 +199,13 @@ async def test_what_is_said_before_a_copy_begins_does_not_answer_who_waits_for_i
         async with aclosing(changes) as items:
             story.take(await anext(items))
             waiting = asyncio.create_task(source.copy(["a"], known=()))
-            for _ in range(10_000):
-                if source._desk.asked:  # pyright: ignore[reportPrivateUsage]
-                    break
-                await asyncio.sleep(0.001)
+            await until(lambda: source._desk.asked)  # pyright: ignore[reportPrivateUsage]
             db.put("a", {"id": 1})
             while parse_position(story.position or "").copying is None:
                 assert not waiting.done()
                 story.take(await anext(items))
                 await source.acknowledge(story.position or "")
-                await asyncio.sleep(0.01)
+                await turns(20)
             await waiting
         await source.close()
         assert len(story.changes) == 1

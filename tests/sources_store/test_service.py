@@ -17,6 +17,7 @@ from penstock.store import Store
 from penstock.testing.servers import free_ports
 from tests.cli.service import Service, configure, spawn
 from tests.sources_store.support import make
+from tests.waiting import patience, until
 
 pytestmark = pytest.mark.slow
 
@@ -49,7 +50,7 @@ class Consumer:
     async def until(self, reached: Callable[[Change], bool]) -> None:
         """Follow, control events too, up to a change of which that holds."""
         changes = follow(self.address, after=self.progress, control_events=True)
-        async with asyncio.timeout(120), changes as following:
+        async with patience(), changes as following:
             async for change in following:
                 self.progress = change.progress
                 self.told.append(change)
@@ -80,12 +81,13 @@ def says(operation: str, collection: str = "") -> Callable[[Change], bool]:
 async def rebuilt(address: str, wanted: dict[tuple[str, str], Any]) -> None:
     """Ask for all rows, as whoever comes new, until the state has come to those wanted: it may be
     behind the log, and never says that all is known where it is not."""
-    rows: dict[tuple[str, str], Any] = {}
-    async with asyncio.timeout(120):
-        while rows != wanted:
-            rows = {
-                (row.collection, row.document_id): row.document async for row in snapshot(address)
-            }
+
+    async def has_come() -> bool:
+        return wanted == {
+            (row.collection, row.document_id): row.document async for row in snapshot(address)
+        }
+
+    await until(has_come)
 
 
 async def test_what_is_written_to_a_store_reaches_a_consumer_of_the_service(tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 # A log is replaced under the keeper.
 # pyright: reportPrivateUsage=false
 
-import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import closing
 from itertools import count
@@ -25,6 +24,7 @@ from penstock.state.keeper import StateKeeper
 from penstock.state.layout import HOLDS_KEY, META
 from penstock.subscribe import Criteria
 from tests.state.histories import change, copied_whole
+from tests.waiting import until
 
 CONFIG = StateConfig(free_bytes_min=0, interval=0, hold=100, hold_bytes=5)
 ROWS = 40
@@ -180,8 +180,7 @@ async def test_a_long_snapshot_is_followed_without_a_loss_though_retention_went_
         return found, current.progress
 
     with StateKeeper(log, tmp_path, config) as keeper:
-        while keeper.applied.sequence < log.bounds_now().head:  # noqa: ASYNC110
-            await asyncio.sleep(0.001)
+        await until(lambda: keeper.applied.sequence >= log.bounds_now().head)
         async with await serve_grpc(log, serve, current=keeper) as server:
             if not held:
                 with pytest.raises(RowsOvertakenError):

@@ -17,6 +17,7 @@ from penstock.state.keeper import StateKeeper
 from penstock.state.tables import write_applied
 from penstock.subscribe import Criteria
 from tests.state.histories import change, copied_whole
+from tests.waiting import wait_until
 
 SECRET = "swordfish"
 
@@ -34,16 +35,6 @@ class Step:
         if self.error is not None:
             raise self.error
         return self._real(*arguments, **options)
-
-
-def until(reached: Callable[[], bool]) -> None:
-    """Wait for the state's own thread."""
-    waiting = threading.Event()
-    for _ in range(6000):
-        if reached():
-            return
-        waiting.wait(0.01)
-    raise AssertionError("it never came to that")
 
 
 async def log_with_a_row() -> MemoryLog:
@@ -82,15 +73,15 @@ async def test_an_error_that_no_wait_mends_is_said_and_tried_again_until_it_is_g
     write.error = error
     config = StateConfig(free_bytes_min=0, interval=0)
     with structlog.testing.capture_logs() as lines, StateKeeper(log, tmp_path, config) as keeper:
-        until(lambda: keeper.status().code == code)
+        wait_until(lambda: keeper.status().code == code)
         assert keeper.status().sequence == 0
         assert SECRET not in keeper.status().message
         with pytest.raises(raised):
             keeper.open(Criteria())
         write.error = None
-        until(lambda: keeper.status().code == "")
+        wait_until(lambda: keeper.status().code == "")
         head = (await log.bounds()).head
-        until(lambda: keeper.status().sequence == head)
+        wait_until(lambda: keeper.status().sequence == head)
         reading = keeper.open(Criteria())
         assert len(reading.read(bytes_max=1 << 20)) == 1
         reading.close()
@@ -119,12 +110,12 @@ async def test_a_defect_outside_a_write_is_said_too(
         write.error = LogFullError("no space")
         monkeypatch.setattr(keeper_module, "write_applied", write)
     with keeper:
-        until(lambda: keeper.status().code == "state.failed")
+        wait_until(lambda: keeper.status().code == "state.failed")
         failing.error = None
         monkeypatch.undo()
         monkeypatch.setattr(keeper_module, "_RETRY_SECONDS", 0.01)
         head = (await log.bounds()).head
-        until(lambda: keeper.status().code == "" and keeper.status().sequence == head)
+        wait_until(lambda: keeper.status().code == "" and keeper.status().sequence == head)
     await log.close()
 
 
@@ -137,15 +128,15 @@ async def test_what_passes_is_said_in_the_status_and_the_rows_stay_readable(
     write = Step(write_applied)
     with StateKeeper(log, tmp_path, StateConfig(free_bytes_min=0, interval=0)) as keeper:
         head = (await log.bounds()).head
-        until(lambda: keeper.status().sequence == head)
+        wait_until(lambda: keeper.status().sequence == head)
         monkeypatch.setattr(keeper_module, "write_applied", write)
         write.error = error
         row = change("shop", "a", 2, document={"_id": 2}, position=2)
         await log.append([Commit(source="shop", position="2", events=(row,))])
-        until(lambda: keeper.status().code != "")
+        wait_until(lambda: keeper.status().code != "")
         reading = keeper.open(Criteria())
         assert len(reading.read(bytes_max=1 << 20)) == 1
         reading.close()
         write.error = None
-        until(lambda: keeper.status().sequence > head and keeper.status().code == "")
+        wait_until(lambda: keeper.status().sequence > head and keeper.status().code == "")
     await log.close()

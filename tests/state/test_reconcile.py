@@ -5,7 +5,7 @@
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from penstock.state.layout import CollectionFacts, Name
 from penstock.state.reconcile import Reconciler
 from penstock.subscribe import Criteria
 from tests.state.histories import change, copied_whole, system
+from tests.waiting import until
 
 STATE = StateConfig(free_bytes_min=0, interval=0)
 Item = Commit | Fragment
@@ -81,12 +82,6 @@ def said(operation: str, **facts: Any) -> SystemEvent:
     return system("shop", operation, **facts)
 
 
-async def eventually(true: Callable[[], bool]) -> None:
-    async with asyncio.timeout(60):
-        while not true():  # noqa: ASYNC110 - other threads make it true
-            await asyncio.sleep(0.001)
-
-
 async def events_of(log: MemoryLog) -> list[AnyEvent]:
     head = (await log.bounds()).head
     blocks = await log.read(after=0, until=head, bytes_max=1 << 30)
@@ -134,14 +129,15 @@ class Running:
 
     async def until(self, operation: str, count: int = 1) -> list[AnyEvent]:
         """Feed heartbeats until the log tells of it."""
-        while True:
-            if self._pump.done():
-                self._pump.result()
+
+        async def told() -> list[AnyEvent] | None:
             events = await events_of(self.log)
             if sum(event.operation == operation for event in events) >= count:
                 return events
             self.source.feed()
-            await asyncio.sleep(0.002)
+            return None
+
+        return await until(told, task=self._pump)
 
 
 @pytest.fixture(autouse=True)
@@ -190,7 +186,7 @@ async def test_what_a_copy_did_not_find_is_told_as_deleted_and_the_gap_is_closed
     position = await log.position("shop")
     assert position is not None
     assert before < int(position) <= len(source.items), "the position never moves back"
-    await eventually(lambda: running.keeper.applied.sequence == log.bounds_now().head)
+    await until(lambda: running.keeper.applied.sequence == log.bounds_now().head)
     reading = running.keeper.open(Criteria())
     assert len(reading.read(bytes_max=1 << 20)) == 6
     reading.close()
@@ -250,7 +246,7 @@ async def test_under_writers_and_crashes_the_fold_of_the_log_is_what_the_source_
         await asyncio.sleep(0.002)
     for _ in range(5):
         write()
-    await eventually(lambda: log.sources_now()[0].position == str(len(source.items)))
+    await until(lambda: log.sources_now()[0].position == str(len(source.items)))
     events = await events_of(log)
     assert folded(events) == truth
     told = [event.event_id for event in events if isinstance(event, ChangeEvent) and event.snapshot]
@@ -273,7 +269,7 @@ async def test_nothing_is_added_inside_a_transaction_that_comes_in_parts(tmp_pat
     source.feed(said("snapshot_completed"))
     source.feed_fragment(row(1, at=5))
     running = Running(source, log, tmp_path)
-    await eventually(lambda: running.keeper.applied.sequence == 9)
+    await until(lambda: running.keeper.applied.sequence == 9)
     for _ in range(3):
         source.feed_fragment(row(1, at=5))
         await asyncio.sleep(0.01)
@@ -296,9 +292,7 @@ async def test_a_gap_stays_open_until_all_of_the_source_was_copied_again(tmp_pat
     source.feed(said("snapshot_started", whole=False))
     source.feed(said("snapshot_completed", whole=False))
     await running.until("snapshot_reconciled")
-    await eventually(
-        lambda: any(known.complete for known in running.keeper.facts.collections.values())
-    )
+    await until(lambda: any(known.complete for known in running.keeper.facts.collections.values()))
     running.keeper.open(Criteria(collections=frozenset({"shop/a"}))).close()
     with pytest.raises(StateIncompleteError, match=r"shop/db\.b"):
         running.keeper.open(Criteria(collections=frozenset({"shop/b"})))
@@ -320,7 +314,7 @@ async def test_the_gap_of_one_collection_is_closed_by_a_copy_of_that_one(tmp_pat
     source.feed(row(1, at=3), change("shop", "b", 1, document={"_id": 1}, position=3))
     source.feed(msgspec.structs.replace(lost(), collection="a"))
     b_alone = Criteria(collections=frozenset({"shop/b"}))
-    await eventually(lambda: bool(running.keeper.facts.source("shop").gaps))
+    await until(lambda: bool(running.keeper.facts.source("shop").gaps))
     running.keeper.open(b_alone).close()
     with pytest.raises(StateIncompleteError, match=r"shop/db\.a"):
         running.keeper.open(Criteria(collections=frozenset({"shop/a"})))
@@ -465,7 +459,7 @@ async def test_a_copy_with_an_undecodable_key_closes_the_gap_but_does_not_make_i
     assert folded(await running.until("gap_closed"))[2] == 9
 
     async def opened() -> list[str]:
-        await eventually(lambda: running.keeper.applied.sequence == log.bounds_now().head)
+        await until(lambda: running.keeper.applied.sequence == log.bounds_now().head)
         reading = running.keeper.open(Criteria(collections=frozenset({"shop/a"})))
         rows = reading.read(bytes_max=1 << 20)
         reading.close()

@@ -23,6 +23,7 @@ from penstock.state.config import StateConfig
 from penstock.state.keeper import StateKeeper
 from penstock.zero.lexi import number_of
 from tests.state.histories import change, copied_whole
+from tests.waiting import patience, until
 
 SHIPPED = {"appID": "zero", "shardNum": "0"}
 DESIGN = {"shardID": "s1"}
@@ -74,8 +75,7 @@ class Endpoint:
     async def applied(self) -> None:
         """The current rows have all of the log."""
         head = (await self.log.bounds()).head
-        while self.keeper.applied.sequence < head:  # noqa: ASYNC110 - it rings no bell
-            await asyncio.sleep(0.005)
+        await until(lambda: self.keeper.applied.sequence >= head)
 
 
 class Serving(NamedTuple):
@@ -296,7 +296,7 @@ async def message(socket: ClientConnection) -> list[Any]:
 
 async def fold(socket: ClientConnection, replica: Replica, until: int | None = None) -> Replica:
     """Apply what comes, to the end of a transaction that is at or behind commit `until`."""
-    async with asyncio.timeout(60):
+    async with patience():
         while True:
             tag = replica.take(await message(socket))
             if tag == "commit" and replica.commit >= (until or 0):

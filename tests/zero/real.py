@@ -12,9 +12,10 @@ from typing import Any
 from uuid import uuid4
 
 from penstock.testing.servers import ZERO, PostgresServer, ZeroCache
+from tests import waiting
+from tests.waiting import patience
 
 SCRIPTS = Path(__file__).parent / "node"
-PATIENCE_SECONDS = 120.0
 
 
 @asynccontextmanager
@@ -62,12 +63,15 @@ async def replicated(
 ) -> dict[str, Any]:
     """Its replica, once `until` holds of it."""
     found: dict[str, Any] = {}
-    try:
-        async with asyncio.timeout(PATIENCE_SECONDS):
-            while not until(found := await replica(cache, *tables)):
-                pass  # a look takes a while by itself
-    except TimeoutError:
-        raise AssertionError(f"the replica is at {found}\n{cache.process.log_tail()}") from None
+
+    async def there() -> bool:
+        nonlocal found
+        found = await replica(cache, *tables)
+        return until(found)
+
+    await waiting.until(
+        there, diagnose=lambda: f"the replica is at {found}\n{cache.process.log_tail()}"
+    )
     return found
 
 
@@ -95,7 +99,7 @@ class RealClient:
         self, table: str, until: Callable[[list[dict[str, Any]]], bool]
     ) -> list[dict[str, Any]]:
         """The rows of a table, once `until` holds of them."""
-        async with asyncio.timeout(PATIENCE_SECONDS):
+        async with patience():
             async for word in self.words():
                 assert "error" not in word, word
                 if word["table"] == table and until(word["rows"]):

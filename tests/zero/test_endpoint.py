@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.waiting import until
 from tests.zero.endpoint import (
     SHIPPED,
     Replica,
@@ -56,8 +57,7 @@ async def test_an_idle_shard_is_told_of_commits_that_do_not_concern_it(tmp_path:
             assert replica.take(await message(socket)) == "status"
             await ack(socket, replica.statuses[-1], of_rows=False)
             key = next(iter(endpoint.service.book.records))
-            while endpoint.service.book.records[key].floor.commit <= replica.commit:  # noqa: ASYNC110
-                await asyncio.sleep(0.005)
+            await until(lambda: endpoint.service.book.records[key].floor.commit > replica.commit)
             # Ten times the interval: what did not move is not told again.
             with pytest.raises(TimeoutError):
                 async with asyncio.timeout(0.2):

@@ -15,6 +15,7 @@ from penstock.event import ChangeEvent, Operation
 from penstock.zero.lexi import lexi_version
 from tests.seeds import cases
 from tests.state.histories import change
+from tests.waiting import PATIENCE_SECONDS
 from tests.zero.endpoint import DESIGN, SHIPPED, Endpoint, Replica, ack, connection, message, served
 
 pytestmark = pytest.mark.slow
@@ -164,7 +165,7 @@ async def visit(
     while until is not None or taken < plan.messages:
         before = len(replica.transactions)
         try:
-            async with asyncio.timeout(60 if until is not None else 0.05):
+            async with asyncio.timeout(PATIENCE_SECONDS if until is not None else 0.05):
                 tag = replica.take(await message(socket))
         except TimeoutError:
             assert until is None

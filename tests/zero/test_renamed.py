@@ -1,6 +1,5 @@
 """A change without its document is told though its collection has another name meanwhile."""
 
-import asyncio
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +12,7 @@ from penstock.event import AnyEvent, ChangeEvent, Operation, SchemaEvent
 from penstock.state import facts as facts_module
 from tests.seeds import seed_of
 from tests.state.histories import change, schema
+from tests.waiting import patience
 from tests.zero.endpoint import SHIPPED, Endpoint, Replica, connection, fold, message, served
 
 WHOLE: dict[str, Any] = {"sources": {"shop": {}}}
@@ -252,8 +252,7 @@ async def test_where_its_name_now_is_not_remembered_the_shard_begins_anew(
         for old, new in (("first", "second"), ("third", "a"), ("a", "b")):
             await commit(endpoint, rename(old, new))
         await endpoint.applied()
-        async with connection(endpoint, **SHIPPED, **replica.resuming()) as socket:
-            async with asyncio.timeout(60):
-                while not replica.resets:
-                    replica.take(await message(socket))
+        async with connection(endpoint, **SHIPPED, **replica.resuming()) as socket, patience():
+            while not replica.resets:
+                replica.take(await message(socket))
     assert "first came without its document" in replica.resets[0]

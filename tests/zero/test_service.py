@@ -19,6 +19,7 @@ from penstock.log.lmdb import LmdbLog
 from tests.children import running
 from tests.cli.service import SHOP, Service, configure, penstock
 from tests.state.histories import change
+from tests.waiting import turns, until
 from tests.zero.endpoint import SHIPPED, Address, Replica, ack, connection, message, opened
 
 SERVER = "tests.zero.server_process"
@@ -66,8 +67,8 @@ async def test_a_killed_serve_process_costs_a_shard_nothing(tmp_path: Path) -> N
                 writing = asyncio.create_task(written(log, 200))
                 following = asyncio.create_task(followed(address, replica, 1 << 40))
                 enough = len(replica.transactions) + chance.randrange(1, 150)
-                while len(replica.transactions) < enough and not following.done():  # noqa: ASYNC110
-                    await asyncio.sleep(0.001)
+                while len(replica.transactions) < enough and not following.done():
+                    await turns(1)
                 server.kill()
                 with contextlib.suppress(ConnectionClosed):
                     await following
@@ -106,13 +107,12 @@ async def test_a_shard_that_waits_for_rows_is_seen_to_wait(
             assert 'penstock_zero_shards{state="waiting"} 1.0' in metrics
             assert "penstock_zero_lag_commits" in metrics
 
-            def told() -> list[dict[str, Any]]:
+            def told() -> list[dict[str, Any]] | None:
                 done = penstock(capsys, "status", "--config", str(service.config), "--json")
                 found: list[dict[str, Any]] = json.loads(done.out)["shards"]
-                return found
+                return found if found and found[0]["code"] else None
 
-            while not (said := await asyncio.to_thread(told)) or not said[0]["code"]:
-                pass
+            said = await until(lambda: asyncio.to_thread(told))
             assert (said[0]["shard"], said[0]["gaps"]) == ("zero/0", ["shop"])
 
 

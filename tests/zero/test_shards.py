@@ -18,6 +18,7 @@ from penstock.serve.zero.record import Mark
 from penstock.telemetry import SERVE_REGISTRY
 from penstock.zero.lexi import lexi_version
 from tests.state.histories import change
+from tests.waiting import until
 from tests.zero.endpoint import (
     DESIGN,
     ITEMS,
@@ -64,8 +65,7 @@ async def reset(endpoint: Endpoint, **parameters: Any) -> str:
 async def acknowledged(endpoint: Endpoint, commit: int) -> None:
     """The only shard has acknowledged `commit`."""
     (key,) = endpoint.service.book.records
-    while endpoint.service.book.records[key].floor.commit < commit:  # noqa: ASYNC110
-        await asyncio.sleep(0.005)
+    await until(lambda: endpoint.service.book.records[key].floor.commit >= commit)
 
 
 def mark(commit: int) -> Mark:

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from penstock.serve.zero.socket import ClosingError
 from penstock.serve.zero.turns import Turns, arrived
+from tests import waiting
 
 
 class Comer:
@@ -47,8 +48,7 @@ def test_the_newest_is_served_in_whatever_order_they_come_to_ask(steps: list[int
         tasks = [
             asyncio.ensure_future(one.run(turns, n)) for one, n in zip(comers, steps, strict=True)
         ]
-        for _ in range(100):
-            await asyncio.sleep(0)
+        await waiting.turns(100)
         assert list(turns.live.values()) == [comers[-1]]
         assert not comers[-1].replaced.is_set()
         comers[-1].replaced.set()

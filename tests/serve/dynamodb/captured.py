@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from concurrent.futures import Future
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,6 +17,7 @@ from penstock.serve.dynamodb.captured.index import CapturedIndex
 from penstock.serve.dynamodb.config import CapturedConfig
 from penstock.serve.dynamodb.server import serving_captured
 from tests.serve.dynamodb.support import Clients
+from tests.waiting import PATIENCE_SECONDS
 
 Log = LmdbLog | MemoryLog
 
@@ -44,7 +45,7 @@ class Captured(Clients):
     def settled(self) -> None:
         """Wait until everything in the log is indexed."""
         head = self.run(self.log.bounds()).head
-        assert self.index.wait(head, seconds=30).sequence >= head
+        assert self.index.wait(head, seconds=PATIENCE_SECONDS).sequence >= head
 
     def tidied(self) -> None:
         """Have the index look at the time and at what was trimmed, as it does every second."""
@@ -112,13 +113,3 @@ def captured(
         loop.call_soon_threadsafe(stop.set)
         thread.join()
         loop.close()
-
-
-def until(reached: Callable[[], bool]) -> None:
-    """Wait until something is so."""
-    pause = threading.Event()
-    for _ in range(3000):
-        if reached():
-            return
-        pause.wait(0.01)
-    raise AssertionError("it never came to be")

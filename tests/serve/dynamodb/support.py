@@ -23,6 +23,7 @@ from penstock.serve.dynamodb.config import DynamoConfig
 from penstock.serve.dynamodb.server import serving_dynamodb
 from penstock.store import Store
 from penstock.store.shards import ShardLimits
+from tests.waiting import PATIENCE_SECONDS
 
 # Any: what is in an answer is what the tests are about.
 _boto3: Any = boto3
@@ -119,7 +120,7 @@ class Clients:
             f"http://{self.address}/", data, {"X-Amz-Target": target, **(headers or {})}
         )
         try:
-            with urllib.request.urlopen(request, timeout=30) as answer:
+            with urllib.request.urlopen(request, timeout=PATIENCE_SECONDS) as answer:
                 return answer.status, json.loads(answer.read()), dict(answer.headers)
         except urllib.error.HTTPError as error:
             with error:

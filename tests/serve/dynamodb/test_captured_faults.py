@@ -17,10 +17,11 @@ from penstock.log.lmdb import LmdbLog
 from penstock.log.memory import MemoryLog
 from penstock.serve.dynamodb.captured.index import CapturedIndex, CapturedLog
 from penstock.serve.dynamodb.config import CapturedConfig
-from tests.serve.dynamodb.captured import captured, until
+from tests.serve.dynamodb.captured import captured
 from tests.serve.dynamodb.changes import told
 from tests.serve.dynamodb.test_captured import TABLE, life, names
 from tests.subscribe.events import commit
+from tests.waiting import wait_until
 
 
 def opened(folder: Path, log: CapturedLog, **config: Any) -> CapturedIndex:
@@ -52,11 +53,11 @@ def test_what_kept_the_index_from_going_on_is_told_until_it_goes_on_though_nothi
         request = {"ShardIterator": service.iterator(arn, shard, "LATEST")}
         target = "DynamoDBStreams_20120810.GetRecords"
         log.unreadable = True
-        until(lambda: service.post(target, request)[0] == 500)
+        wait_until(lambda: service.post(target, request)[0] == 500)
         _, body, _ = service.post(target, request)
         assert "does not go on: the log cannot be read" in body["message"]
         log.unreadable = False
-        until(lambda: service.post(target, request)[0] == 200)
+        wait_until(lambda: service.post(target, request)[0] == 200)
 
 
 def test_an_index_has_one_writer_who_is_named_to_the_next(tmp_path: Path) -> None:

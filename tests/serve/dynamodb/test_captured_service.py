@@ -1,7 +1,6 @@
 """DynamoDB Streams of `penstock run`: real MongoDB, clients as they are sold, processes killed."""
 
 import itertools
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
@@ -13,10 +12,11 @@ from pymongo import MongoClient
 from penstock.testing.servers import MongoReplicaSet
 from tests.cli.service import Service, configure
 from tests.serve.dynamodb.support import Clients
+from tests.waiting import wait_until
 
 _bloop: Any = bloop
 Client = MongoClient[dict[str, Any]]
-pytestmark = [pytest.mark.server, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.server, pytest.mark.slow]
 
 TEXT = """
 [log]
@@ -44,14 +44,6 @@ full_document_before_change = "required"
 """
 
 
-def until(found: Callable[[], Any]) -> Any:
-    """What `found` returns once it is something."""
-    ends = time.monotonic() + 120
-    while not (value := found()):
-        assert time.monotonic() < ends
-    return value
-
-
 class Endpoint(Clients):
     """The clients of a running service."""
 
@@ -59,7 +51,7 @@ class Endpoint(Clients):
         return list(self.client.list_tables()["TableNames"])
 
     def latest(self, table: str) -> str:
-        until(lambda: table in self.tables())
+        wait_until(lambda: table in self.tables())
         return str(self.client.describe_table(TableName=table)["Table"]["LatestStreamArn"])
 
 
@@ -165,7 +157,7 @@ def test_records_from_a_copy_on_are_the_collection(
                     found[key] = change["NewImage"]["n"]["N"]
             return found == kept
 
-        until(rows)
+        wait_until(rows)
         endpoint.close()
 
 
@@ -180,7 +172,7 @@ def test_a_collection_without_images_has_a_stream_of_keys(
         orders.delete_one({"_id": made[1]})
         table = f"shop.{mongo_database}.orders"
         arn = endpoint.latest(table)
-        until(lambda: len(endpoint.records(arn)) == 5)
+        wait_until(lambda: len(endpoint.records(arn)) == 5)
         told = endpoint.streams.describe_stream(StreamArn=arn)["StreamDescription"]
         assert told["StreamViewType"] == "KEYS_ONLY"
         records = endpoint.records(arn)
@@ -188,13 +180,13 @@ def test_a_collection_without_images_has_a_stream_of_keys(
         keys = [one["dynamodb"]["Keys"]["_id"]["S"] for one in records[:3]]
         assert keys == [f'{{"$oid":"{one}"}}' for one in made]
         orders.drop()
-        until(
+        wait_until(
             lambda: (
                 endpoint.streams.describe_stream(StreamArn=arn)["StreamDescription"]["StreamStatus"]
                 == "DISABLED"
             )
         )
         orders.insert_one({"n": 1})
-        until(lambda: endpoint.latest(table) != arn)
+        wait_until(lambda: endpoint.latest(table) != arn)
         assert len(list(itertools.islice(endpoint.records(arn), 9))) == 5
         endpoint.close()

@@ -24,6 +24,7 @@ from penstock.serve.dynamodb.errors import WireError
 from penstock.serve.dynamodb.signing import Sent, verify
 from tests.serve.dynamodb.support import Served, name_of, served
 from tests.store.support import SetClock
+from tests.waiting import PATIENCE_SECONDS
 
 LIST = "DynamoDB_20120810.ListTables"
 _boto3: Any = boto3
@@ -31,7 +32,7 @@ _boto3: Any = boto3
 
 def test_an_answer_has_an_id_and_the_right_checksum(shared: Served) -> None:
     request = urllib.request.Request(f"http://{shared.address}/", b"{}", {"X-Amz-Target": LIST})
-    with urllib.request.urlopen(request, timeout=30) as answer:
+    with urllib.request.urlopen(request, timeout=PATIENCE_SECONDS) as answer:
         body = answer.read()
     assert answer.headers["Content-Type"] == "application/x-amz-json-1.0"
     assert len(answer.headers["x-amzn-RequestId"]) == 52
@@ -39,7 +40,7 @@ def test_an_answer_has_an_id_and_the_right_checksum(shared: Served) -> None:
 
 
 def test_whoever_asks_whether_it_lives_is_answered(shared: Served) -> None:
-    with urllib.request.urlopen(f"http://{shared.address}/", timeout=30) as answer:
+    with urllib.request.urlopen(f"http://{shared.address}/", timeout=PATIENCE_SECONDS) as answer:
         assert answer.read().decode().startswith("healthy: ")
 
 
@@ -79,7 +80,7 @@ def test_members_that_are_not_known_or_null_are_passed_over(shared: Served) -> N
 
 def connected(everything: Served) -> socket.socket:
     host, _, port = everything.address.partition(":")
-    return socket.create_connection((host, int(port)), timeout=30)
+    return socket.create_connection((host, int(port)), timeout=PATIENCE_SECONDS)
 
 
 def test_a_body_over_the_limit_is_refused_unread(tmp_path: Path) -> None:
