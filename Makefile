@@ -26,7 +26,7 @@ FAST := not server and not spark and not soak and not slow
 
 .PHONY: help
 help: ## Show this list
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
+	@grep -hE '^[a-z%-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z%-]+):.*## /\1\t/' | expand -t 14
 
 # ---------------------------------------------------------------- environment
 
@@ -65,11 +65,10 @@ proto: setup ## Generate code from proto/ (committed, so that users need no comp
 
 .PHONY: check
 check: setup ## The fast loop: static checks, unit tests, properties with few cases
-	PENSTOCK_QUICK=true $(PYTEST) -n 4 --dist worksteal -m "$(FAST)"
+	PENSTOCK_CHANGED_SINCE=HEAD PENSTOCK_QUICK=true $(PYTEST) -n 4 --dist worksteal -m "$(FAST)"
 
 .PHONY: static
-static: setup ## Lint, format, layers, mypy, pyright
-	$(PYTEST) -n 2 --dist loadfile -m static tests/static
+static: test-static ## Lint, format, layers, mypy, pyright
 
 .PHONY: lint layers mypy pyright
 lint: setup
@@ -82,14 +81,54 @@ mypy: setup
 pyright: setup
 	$(BIN)/pyright
 
+# By the file: what a module starts is started once.
+BY_FILE := PENSTOCK_SERVERS_REQUIRED=true $(PYTEST) -n 3 --dist loadfile --no-loadscope-reorder
+
+# The parts of the tests, each with the folders of tests/ that are in it. A folder is in one part.
+PARTS := core capture audit captures mongodb mysql service spark static store zero
+FOLDERS_core := core deploy flight log state subscribe
+FOLDERS_capture := archive capture checkpoints
+FOLDERS_audit := audit
+FOLDERS_captures := access captures
+FOLDERS_mongodb := mongodb servers
+FOLDERS_mysql := mysql
+FOLDERS_service := cli client e2e serve trigger
+FOLDERS_spark := spark
+FOLDERS_static := static
+FOLDERS_store := sources_store store
+FOLDERS_zero := sources_zero zero
+
 .PHONY: test
-test: servers ## Everything: static checks and all tests on real servers
-	@# By the file: what a module starts is started once.
-	PENSTOCK_SERVERS_REQUIRED=true $(PYTEST) -n 3 --dist loadfile --no-loadscope-reorder -m "not soak"
+test: parts-complete ## Everything: static checks and all tests on real servers
+	@since=$$(date +%s); $(MAKE) --no-print-directory --jobs=2 servers $(COMPILED); \
+	export PENSTOCK_SETUP_SECONDS=$$(( $$(date +%s) - since )); \
+	$(BY_FILE) -m "not soak"
+
+test-%: parts-complete ## The tests of one part: see make parts
+	@test -n "$(FOLDERS_$*)" || { echo "No part $*: the parts are $(PARTS)." >&2; exit 1; }
+	@since=$$(date +%s); $(MAKE) --no-print-directory $(if $(filter static,$*),setup,servers); \
+	export PENSTOCK_SETUP_SECONDS=$$(( $$(date +%s) - since )); \
+	$(BY_FILE) -m "not soak" $(FOLDERS_$*:%=tests/%)
+
+.PHONY: parts
+parts: parts-complete ## List the parts and their folders
+	@$(foreach part,$(PARTS),echo 'make test-$(part): $(FOLDERS_$(part):%=tests/%)';)
+
+.PHONY: parts-complete
+parts-complete:
+	@diff <(printf '%s\n' $(foreach part,$(PARTS),$(FOLDERS_$(part))) | sort) \
+	  <(for file in tests/*/*.py; do basename "$$(dirname "$$file")"; done | sort -u) >&2 || { \
+	  echo "The Makefile must have each folder of tests/ in one part: < is in a part, > exists." >&2; exit 1; }
+
+# One process compiles modules and tests, or each that runs tests would.
+COMPILED := $(PYTHONPYCACHEPREFIX)/.compiled
+$(COMPILED): $(STAMP)
+	@$(PYTEST) --collect-only -qq -p no:cacheprovider > /dev/null || true
+	@touch $@
 
 .PHONY: coverage
 coverage: servers ## The same tests, and which lines they run; takes half as long again
-	PENSTOCK_SERVERS_REQUIRED=true $(PYTEST) -n 3 --dist loadfile --no-loadscope-reorder -m "not soak and not static" --cov --cov-report=term
+	$(BY_FILE) -m "not soak and not static" --cov --cov-report=term
 
 .PHONY: servers
 servers: setup ## Install the database servers that the tests start

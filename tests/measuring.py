@@ -43,6 +43,16 @@ class File:
     programs: dict[str, int] = field(default_factory=dict[str, int])
     """How many processes were started, by program."""
 
+    def add(self, other: "File") -> None:
+        """Add what another process took for the same file, or what another file took."""
+        self.wall_seconds += other.wall_seconds
+        self.processor_seconds += other.processor_seconds
+        self.tests += other.tests
+        for name, seconds in other.fixtures.items():
+            self.fixtures[name] = self.fixtures.get(name, 0.0) + seconds
+        for name, count in other.programs.items():
+            self.programs[name] = self.programs.get(name, 0) + count
+
 
 def processor_seconds(pid: int) -> float:
     """Of a process and of its children that it has waited for; 0 when it is gone."""
@@ -79,7 +89,8 @@ class Measuring:
             one.wall_seconds += now - self._since
             one.processor_seconds += self._more(used)
             with Path(os.environ["PENSTOCK_TEST_TIMES"]).open("a") as times:
-                times.write(json.dumps({self._file: asdict(one)}) + "\n")
+                line = {"process": os.getpid(), "file": self._file, "times": asdict(one)}
+                times.write(json.dumps(line) + "\n")
         self._file, self._since, self._seen = file, now, used
 
     def _more(self, used: dict[int, float]) -> float:
@@ -140,34 +151,55 @@ class Adding:
 
 
 def read(path: Path) -> dict[str, File]:
-    """The files that processes wrote there, by name."""
-    lines = path.read_text().splitlines() if path.exists() else []
-    return {name: File(**one) for line in lines for name, one in json.loads(line).items()}
+    """The files that processes wrote there, by name: the sum of what each process wrote last."""
+    last: dict[tuple[int, str], dict[str, Any]] = {}
+    for line in path.read_text().splitlines() if path.exists() else []:
+        told = json.loads(line)
+        last[told["process"], told["file"]] = told["times"]
+    files: dict[str, File] = defaultdict(File)
+    for (_, name), times in last.items():
+        files[name].add(File(**times))
+    return dict(files)
 
 
 def table(files: dict[str, File], wall_seconds: float) -> list[str]:
     """The slowest files, the folders, and what was started, most first."""
-    rows = [f"{'processor s':>11}  {'wall s':>7}  {'tests':>5}"]
+    rows: list[str] = []
+
+    def head(title: str) -> None:
+        rows.extend(("", f"{'wall s':>9} {'processor s':>12} {'tests':>6}  {title}"))
 
     def show(name: str, of: list[File]) -> None:
-        processor = sum(one.processor_seconds for one in of)
-        wall = sum(one.wall_seconds for one in of)
-        rows.append(f"{processor:11.1f}  {wall:7.1f}  {sum(one.tests for one in of):5}  {name}")
+        total = File()
+        for one in of:
+            total.add(one)
+        rows.append(
+            f"{total.wall_seconds:9.1f} {total.processor_seconds:12.1f} {total.tests:6}  {name}"
+        )
 
-    slowest = sorted(files, key=lambda name: -files[name].wall_seconds)[:SHOWN]
-    for name in slowest:
+    head(f"the {SHOWN} slowest files")
+    for name in sorted(files, key=lambda name: -files[name].wall_seconds)[:SHOWN]:
         show(name, [files[name]])
     folders: dict[str, list[File]] = defaultdict(list)
     for name, one in files.items():
         folders[str(Path(*Path(name).parts[:2]))].append(one)
+    head("by folder")
     for name in sorted(folders, key=lambda name: -sum(one.wall_seconds for one in folders[name])):
         show(name, folders[name])
     show("all", list(files.values()))
-    programs: Counter[str] = Counter()
+    total = File()
     for one in files.values():
-        programs.update(one.programs)
-    started = ", ".join(f"{count} {name}" for name, count in programs.most_common(12))
-    rows.extend((f"started: {started}", f"wall time of the run: {wall_seconds:.0f} s"))
+        total.add(one)
+    fixtures = Counter(total.fixtures).most_common(8)
+    programs = Counter(total.programs).most_common(12)
+    rows += [
+        "",
+        f"fixtures: {', '.join(f'{name} {seconds:.0f} s' for name, seconds in fixtures)}",
+        f"started: {', '.join(f'{count} {name}' for name, count in programs)}",
+    ]
+    if (setup := os.environ.get("PENSTOCK_SETUP_SECONDS")) is not None:
+        rows.append(f"setup and installation of servers, before the run: {setup} s")
+    rows.append(f"wall time of the run: {wall_seconds:.0f} s")
     return rows
 
 
