@@ -120,6 +120,14 @@ parts-complete:
 	  <(for file in tests/*/*.py; do basename "$$(dirname "$$file")"; done | sort -u) >&2 || { \
 	  echo "The Makefile must have each folder of tests/ in one part: < is in a part, > exists." >&2; exit 1; }
 
+# What a branch changes: its commits since main, and the working tree.
+BASE ?= $(shell git merge-base HEAD main 2>/dev/null || git rev-parse HEAD)
+
+.PHONY: test-changed
+test-changed: servers ## Tests that import a module changed since BASE=main; not enough for a merge
+	@files="$$($(BIN)/python scripts/changed_tests.py $(BASE))"; \
+	PENSTOCK_CHANGED_SINCE=$(BASE) $(BY_FILE) -m "not soak" tests/static $$files
+
 # One process compiles modules and tests, or each that runs tests would.
 COMPILED := $(PYTHONPYCACHEPREFIX)/.compiled
 $(COMPILED): $(STAMP)

@@ -9,8 +9,8 @@ from typing import Final
 import pytest
 
 ROOT: Final = Path(__file__).parents[2]
-QUICK: Final = os.environ.get("PENSTOCK_QUICK") == "true"
-"""Whether this is the fast loop."""
+CHANGED_SINCE: Final = os.environ.get("PENSTOCK_CHANGED_SINCE")
+"""Limit the slowest check to files changed since this commit; None checks everything."""
 
 
 def check(tool: str, *arguments: str) -> None:
@@ -23,11 +23,11 @@ def check(tool: str, *arguments: str) -> None:
         pytest.fail(f"{' '.join((tool, *arguments))}\n{done.stdout}", pytrace=False)
 
 
-def changed() -> list[str]:
-    """Python files that differ from HEAD, and new ones that Git does not ignore."""
+def changed_since(commit: str) -> list[str]:
+    """Python files that differ from a commit, and new ones that Git does not ignore."""
     names: list[str] = []
     for command in (
-        ("diff", "--name-only", "--diff-filter=d", "--relative", "HEAD"),
+        ("diff", "--name-only", "--diff-filter=d", "--relative", commit),
         ("ls-files", "--others", "--exclude-standard"),
     ):
         done = subprocess.run(("git", *command), cwd=ROOT, capture_output=True, check=True)
