@@ -20,6 +20,7 @@ from pydantic import Field, SecretStr, field_validator
 
 from penstock.capture.alerts import Alert
 from penstock.config import Config, Seconds
+from penstock.programs import start_program
 from penstock.telemetry import ALERTS_FAILED, ALERTS_SENT
 
 logger = structlog.get_logger(__name__)
@@ -171,12 +172,11 @@ def _post(url: str, body: bytes, timeout_seconds: float) -> str | None:
 
 async def _execute(command: tuple[str, ...], body: bytes, timeout_seconds: float) -> str | None:
     try:
-        process = await asyncio.create_subprocess_exec(
-            *command,
+        process = await start_program(
+            command,
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.DEVNULL,
             stderr=asyncio.subprocess.DEVNULL,
-            start_new_session=True,
         )
     except OSError as error:
         return type(error).__name__

@@ -17,6 +17,7 @@ from typing import Final, Self
 
 from penstock.client.change import Change
 from penstock.errors import ProgramError
+from penstock.programs import start_program
 from penstock.wire import to_json
 
 ANSWER_BYTES_MAX: Final = 64 << 10
@@ -106,13 +107,13 @@ class Program:
     async def _started(self) -> asyncio.subprocess.Process:
         if self._process is None or self._process.returncode is not None:
             try:
-                self._process = await asyncio.create_subprocess_exec(
-                    *self._command,
+                # In a session of its own: a terminal's Ctrl-C is for us, and we end it once it has
+                # answered.
+                self._process = await start_program(
+                    self._command,
                     stdin=asyncio.subprocess.PIPE,
                     stdout=asyncio.subprocess.PIPE,
                     limit=ANSWER_BYTES_MAX,
-                    # A terminal's Ctrl-C is for us: we end it once it has answered.
-                    start_new_session=True,
                 )
             except OSError as error:
                 raise ProgramError(f"the program cannot be started: {error}") from error

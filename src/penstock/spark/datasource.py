@@ -12,6 +12,7 @@ Spark gives Python sources neither the columns that a query uses nor its filters
 columns names them with `.schema("sequence BIGINT, ...")`; filters are options.
 """
 
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from itertools import pairwise
@@ -37,6 +38,7 @@ from pyspark.sql.types import StructType
 from penstock.archive.opening import log_client
 from penstock.client.flight import LogClient, PipelineReport, Plan, ReadRequest
 from penstock.errors import ConfigError, PenstockError, TrimmedError
+from penstock.programs import end_with_parent
 from penstock.progress import Progress
 from penstock.spark.options import (
     Options,
@@ -236,10 +238,19 @@ class PenstockReader(DataSourceReader):
         return self._rows.read(partition)
 
 
+def _is_runner() -> bool:
+    """Whether this is the process that Spark starts to plan one stream's batches."""
+    spec = sys.modules["__main__"].__spec__
+    return spec is not None and spec.name.endswith(".python_streaming_source_runner")
+
+
 class PenstockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """The log as a stream of batches, each ending at the end of a commit."""
 
     def __init__(self, options: Options, schema: StructType) -> None:
+        if _is_runner():
+            # It would notice that Spark is gone only after it has waited for the service.
+            end_with_parent()
         self._options = options
         self._planner = _Planner(options)
         self._rows = _RangeReader(options, schema)

@@ -22,6 +22,7 @@ import msgspec
 
 from penstock.errors import ProgramError
 from penstock.folders import make_folder, sync_folder
+from penstock.programs import start_program
 from penstock.trigger.batches import Piece
 from penstock.trigger.environment import Outcome
 from penstock.trigger.environments import Environments
@@ -101,9 +102,7 @@ def to_command(command: str, *, timeout_seconds: float) -> Deliver:
     arguments = shlex.split(command)
 
     async def deliver(letter: bytes) -> None:
-        process = await asyncio.create_subprocess_exec(
-            *arguments, stdin=subprocess.PIPE, start_new_session=True
-        )
+        process = await start_program(arguments, stdin=subprocess.PIPE)
         try:
             async with asyncio.timeout(timeout_seconds):
                 await process.communicate(letter)

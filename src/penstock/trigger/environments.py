@@ -16,6 +16,7 @@ from typing import Final, Self
 import msgspec
 
 from penstock.errors import ConfigError
+from penstock.programs import start_program
 from penstock.trigger.environment import HEAD, Facts, Outcome
 from penstock.trigger.streams import StoppedError
 
@@ -132,12 +133,9 @@ class Environments:
         return None
 
     async def _start(self) -> tuple[subprocess.Process, Outcome]:
-        process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-m",
-            "penstock.trigger.environment",
-            self._reference,
-            str(self._lock),
+        module = "penstock.trigger.environment"
+        process = await start_program(
+            [sys.executable, "-m", module, self._reference, str(self._lock)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             pass_fds=(self._lock,),

@@ -1,0 +1,110 @@
+"""Programs that do not outlive the process that started them, even if that is killed with SIGKILL.
+
+A supervisor stands between the two: this module, run as a program that imports nothing but the
+standard library. It leads a session of its own. When the starter dies it kills the session: the
+program and all that the program started. When the program ends it ends the same way.
+
+On other systems than Linux a program is started without a supervisor.
+"""
+
+import asyncio
+import ctypes
+import errno
+import os
+import select
+import shutil
+import signal
+import sys
+import threading
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any, Final, NoReturn
+
+_PR_SET_PDEATHSIG: Final = 1
+_NOT_STARTED: Final = 127
+
+
+async def start_program(command: Sequence[str], **options: Any) -> asyncio.subprocess.Process:
+    """As asyncio.create_subprocess_exec, in a session of its own, for a program that ends with us.
+
+    Kill its session to end it with all that it started; killing the process alone ends the program.
+    Raises OSError if there is no such program.
+    """
+    return await asyncio.create_subprocess_exec(
+        *_supervised(command), start_new_session=True, **options
+    )
+
+
+def _supervised(command: Sequence[str]) -> Sequence[str]:
+    if sys.platform != "linux":
+        return command
+    if shutil.which(command[0]) is None:
+        code = errno.EACCES if os.path.exists(command[0]) else errno.ENOENT  # noqa: PTH110
+        raise OSError(code, os.strerror(code), command[0])
+    return (sys.executable, "-I", "-S", __file__, str(os.getpid()), *command)
+
+
+def end_with_parent() -> None:
+    """Have this process killed as soon as its parent ends, whatever its threads wait for."""
+    parent = os.getppid()
+    try:
+        ended = os.pidfd_open(parent)
+    except OSError:
+        return  # gone before we looked, or not Linux
+    if os.getppid() != parent:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def wait() -> None:
+        select.select([ended], [], [])
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    threading.Thread(target=wait, name="penstock-end-with-parent", daemon=True).start()
+
+
+def _supervise(starter: int, command: Sequence[str]) -> None:
+    starter_ended = os.pidfd_open(starter)
+    if os.getppid() != starter:
+        return
+    supervisor = os.getpid()
+    program = os.fork()
+    if program == 0:
+        _become([*command], supervisor)
+    program_ended = os.pidfd_open(program)
+    _let_go_of_all_but(starter_ended, program_ended)
+    ready, _, _ = select.select([starter_ended, program_ended], [], [])
+    if program_ended not in ready and os.getpgrp() == supervisor:
+        os.killpg(supervisor, signal.SIGKILL)
+    code = os.waitstatus_to_exitcode(os.waitpid(program, 0)[1])
+    if code < 0:
+        with suppress(OSError, ValueError):  # SIGKILL cannot be set
+            signal.signal(-code, signal.SIG_DFL)
+        os.kill(supervisor, -code)
+    os._exit(code)
+
+
+def _become(command: list[str], supervisor: int) -> NoReturn:
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() == supervisor:
+        # Python ignores these, and a program would inherit that.
+        for ignored in (signal.SIGPIPE, signal.SIGXFSZ):
+            signal.signal(ignored, signal.SIG_DFL)
+        try:
+            os.execvp(command[0], command)  # noqa: S606
+        except OSError as error:
+            os.write(2, f"{command[0]} cannot be started: {error}\n".encode())
+    os._exit(_NOT_STARTED)
+
+
+def _let_go_of_all_but(*kept: int) -> None:
+    """Pipes and locks are the program's: the supervisor must not keep them open."""
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    for standard in range(3):
+        os.dup2(nowhere, standard)
+    for name in os.listdir("/proc/self/fd"):  # noqa: PTH208
+        if (descriptor := int(name)) > 2 and descriptor not in kept:
+            with suppress(OSError):  # that of the listing itself
+                os.close(descriptor)
+
+
+if __name__ == "__main__":
+    _supervise(int(sys.argv[1]), sys.argv[2:])

@@ -1,0 +1,187 @@
+"""kill -9 of a command: whatever it started, at any distance, ends with it."""
+
+import os
+import select
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from penstock.testing.leftovers import kill_marked, marked_processes
+from tests.cli.service import COMMAND, SHOP, Service, configure
+from tests.serve.dynamodb.support import served
+
+MARK = "PENSTOCK_TEST_KILLED"
+SECONDS_MAX = 10.0
+"""How long a process may go on. Those of Spark: once its JVM has ended."""
+RUNNER = "python_streaming_source_runner"
+JVM = "org.apache.spark.deploy.SparkSubmit"
+
+PIPELINE = """
+[pipelines.orders]
+source = "shop"
+path = "lake/orders"
+trigger = 0.2
+"""
+
+# Both programs start one of their own that takes no notice of anything.
+FUNCTION = """
+import subprocess
+
+
+def handle(event, context):
+    with open("seen", "w") as seen:
+        seen.write("x")
+    subprocess.run(["sleep", "900"])
+"""
+PROGRAM = """
+import subprocess
+
+input()
+with open("seen", "w") as seen:
+    seen.write("x")
+subprocess.run(["sleep", "900"])
+"""
+
+
+class Marked:
+    """The processes that a command has started, and it itself."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._mark = str(folder)
+        self.environment = {**os.environ, MARK: self._mark}
+
+    def start(self, *arguments: str) -> "subprocess.Popen[bytes]":
+        with (self._folder / "output").open("wb") as log:
+            return subprocess.Popen(
+                [*COMMAND, *arguments],
+                cwd=self._folder,
+                env=self.environment,
+                stdout=log,
+                stderr=log,
+            )
+
+    def alive(self, word: str = "") -> dict[int, str]:
+        """Their command lines that have that word."""
+        found: dict[int, str] = {}
+        for pid in marked_processes(MARK, self._mark):
+            try:
+                line = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
+            except OSError:
+                continue
+            if word in line:
+                found[pid] = line
+        return found
+
+    def wait_for(self, process: "subprocess.Popen[bytes]", begun: Callable[[], object]) -> None:
+        while not begun():
+            assert process.poll() is None, (self._folder / "output").read_text()
+            time.sleep(0.05)  # processes of processes: nothing tells when they start
+
+    def wait_until_all_are_gone(self) -> None:
+        for jvm in self.alive(JVM):
+            _wait_until_ended(jvm)
+        deadline = time.monotonic() + SECONDS_MAX
+        while alive := self.alive():
+            assert time.monotonic() < deadline, alive
+            time.sleep(0.05)
+
+    def close(self) -> None:
+        kill_marked(MARK, self._mark)
+
+
+@pytest.fixture
+def marked(tmp_path: Path) -> Iterator[Marked]:
+    one = Marked(tmp_path)
+    yield one
+    one.close()
+
+
+@pytest.mark.slow
+def test_a_trigger_ends_with_its_function_and_what_that_runs(
+    tmp_path: Path, marked: Marked
+) -> None:
+    (tmp_path / "app.py").write_text(FUNCTION)
+    with served(tmp_path / "store") as everything:
+        table = everything.table()
+        table.put_item(Item={"id": "a"})
+        options = (
+            "--table",
+            table.name,
+            "--endpoint",
+            f"http://{everything.address}",
+            "--state",
+            "s",
+        )
+        process = marked.start("trigger", "app:handle", *options)
+        marked.wait_for(process, lambda: marked.alive("sleep"))
+        process.kill()
+        process.wait()
+        marked.wait_until_all_are_gone()
+
+
+@pytest.mark.slow
+def test_a_consumer_ends_with_its_program_and_what_that_runs(
+    tmp_path: Path, marked: Marked
+) -> None:
+    (tmp_path / "program.py").write_text(PROGRAM)
+    with Service(configure(tmp_path, SHOP.format(rate=100))) as service:
+        config = tmp_path / "served.toml"
+        text = SHOP.format(rate=100)
+        for name in ("grpc", "flight"):
+            text = text.replace(f'{name} = "127.0.0.1:0"', f'{name} = "{service.ready[name]}"')
+        config.write_text(text)
+        process = marked.start(
+            *("consume", "--config", str(config), "--from-beginning"),
+            *("--exec", f"{sys.executable} program.py", "--progress", "progress"),
+        )
+        marked.wait_for(process, lambda: marked.alive("sleep"))
+        process.kill()
+        process.wait()
+        marked.wait_until_all_are_gone()
+
+
+@pytest.mark.spark
+def test_a_pipeline_ends_with_spark_also_while_the_service_is_gone(
+    tmp_path: Path, marked: Marked
+) -> None:
+    """The process that plans its batches waits half a minute for a service."""
+    config = configure(tmp_path, SHOP.format(rate=100) + PIPELINE)
+    with Service(config) as service:
+        at = ("--config", str(config), "--endpoint", service.ready["flight"])
+        process = marked.start("pipeline", "run", *at)
+        marked.wait_for(process, lambda: marked.alive(RUNNER) and written(tmp_path))
+        service.process.kill()
+        for pid in service.ready["pids"].values():
+            _wait_until_ended(pid)
+        process.kill()
+        process.wait()
+        marked.wait_until_all_are_gone()
+
+
+@pytest.mark.spark
+def test_the_quickstart_ends_with_its_service_and_spark(tmp_path: Path, marked: Marked) -> None:
+    words = ("quickstart", "--folder", str(tmp_path / "shop"), "--transactions", "100000")
+    process = marked.start(*words)
+    marked.wait_for(process, lambda: marked.alive(RUNNER) and written(tmp_path))
+    process.kill()
+    process.wait()
+    marked.wait_until_all_are_gone()
+
+
+def written(folder: Path) -> list[Path]:
+    """What a pipeline has committed: Spark's processes have started, then."""
+    return list(folder.glob("**/_delta_log/*.json"))
+
+
+def _wait_until_ended(pid: int) -> None:
+    try:
+        ended = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return
+    select.select([ended], [], [])
+    os.close(ended)

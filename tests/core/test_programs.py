@@ -1,0 +1,84 @@
+"""A program ends with the process that started it, and as if nothing stood between the two."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from penstock.programs import start_program
+from penstock.testing.leftovers import marked_processes
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="supervises on Linux only")
+
+STARTER = """
+import asyncio
+from penstock.programs import start_program
+
+async def main():
+    await start_program(["sh", "-c", "sleep 900 & echo started; exec sleep 900"])
+    await asyncio.Event().wait()
+
+asyncio.run(main())
+"""
+MARK = "PENSTOCK_TEST_PROGRAM"
+
+
+def test_after_kill_9_of_the_starter_neither_the_program_nor_its_child_lives() -> None:
+    mark = str(os.getpid())
+    with subprocess.Popen(
+        [sys.executable, "-c", STARTER],
+        stdout=subprocess.PIPE,
+        env={**os.environ, MARK: mark},
+    ) as starter:
+        assert starter.stdout is not None
+        assert starter.stdout.readline() == b"started\n"
+        assert len(marked_processes(MARK, mark)) == 4  # with the supervisor
+        starter.kill()
+        assert starter.stdout.read() == b""  # the end: nobody has this pipe open any more
+        while marked_processes(MARK, mark):
+            pass  # the supervisor does not have it
+
+
+@pytest.mark.parametrize(
+    ("command", "code"), [("exit 0", 0), ("exit 7", 7), ("kill -TERM $$", -15), ("kill -9 $$", -9)]
+)
+async def test_it_ends_as_its_program_ends(command: str, code: int) -> None:
+    process = await start_program(["sh", "-c", command])
+    assert await process.wait() == code
+
+
+async def test_its_pipes_are_the_program_s_alone() -> None:
+    """They are seen to end while the program, which has closed them, goes on."""
+    process = await start_program(
+        ["sh", "-c", "read line; echo got $line; exec >&- <&-; sleep 900"],
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.stdin.write(b"it\n")
+    assert await process.stdout.read() == b"got it\n"
+    assert process.returncode is None
+    os.killpg(process.pid, signal.SIGKILL)
+    assert await process.wait() == -9
+
+
+async def test_killing_the_process_alone_ends_the_program() -> None:
+    process = await start_program(
+        ["sh", "-c", "echo started; exec sleep 900"], stdout=asyncio.subprocess.PIPE
+    )
+    assert process.stdout is not None
+    assert await process.stdout.readline() == b"started\n"
+    process.kill()
+    assert await process.stdout.read() == b""
+    await process.wait()
+
+
+async def test_a_program_that_is_not_there_cannot_be_started() -> None:
+    with pytest.raises(FileNotFoundError):
+        await start_program(["penstock-no-such-program"])
+    with pytest.raises(PermissionError):
+        await start_program(["/etc/passwd"])
