@@ -18,6 +18,8 @@ DEBIAN = Path("/usr/lib/postgresql")
 # Small, and nothing that waits for a disk: ours die by signals.
 OPTIONS = (
     *("fsync=off", "synchronous_commit=on", "full_page_writes=off", "shared_buffers=32MB"),
+    # In its folder: what a killed server has in /dev/shm stays there.
+    "dynamic_shared_memory_type=mmap",
     *("wal_level=logical", "max_wal_senders=8", "max_replication_slots=8"),
 )
 
