@@ -35,6 +35,14 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
     raise KeyboardInterrupt
 
 
+def _end(folder: GuardedFolder, owner: int) -> None:
+    if os.getpid() != owner:
+        return  # a process that a test has forked
+    for ending in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(ending, signal.SIG_IGN)  # what they ask for is being done
+    folder.close()
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_load_initial_conftests() -> None:
     """Begin before anything asks where temporary files go."""
@@ -42,8 +50,7 @@ def pytest_load_initial_conftests() -> None:
         return
     folder = GuardedFolder(PREFIX, mark=MARK)
     # What is registered first runs last: Spark and execnet have ended their processes by then.
-    owner = os.getpid()
-    atexit.register(lambda: folder.close() if os.getpid() == owner else None)
+    atexit.register(_end, folder, os.getpid())
     os.environ.update({MARK: str(folder.path), MEMORY: str(folder.memory)})
     os.environ["TMPDIR"] = tempfile.tempdir = str(folder.path)
     # These end a run as Ctrl-C does. nohup's wish to ignore SIGHUP stays.

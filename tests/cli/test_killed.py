@@ -65,6 +65,9 @@ class Marked:
                 stderr=log,
             )
 
+    def output(self) -> str:
+        return (self._folder / "output").read_text()
+
     def alive(self, word: str = "") -> dict[int, str]:
         """Their command lines that have that word."""
         found: dict[int, str] = {}
@@ -79,7 +82,7 @@ class Marked:
 
     def wait_for(self, process: "subprocess.Popen[bytes]", begun: Callable[[], object]) -> None:
         while not begun():
-            assert process.poll() is None, (self._folder / "output").read_text()
+            assert process.poll() is None, self.output()
             time.sleep(0.05)  # processes of processes: nothing tells when they start
 
     def wait_until_all_are_gone(self) -> None:
@@ -158,6 +161,8 @@ def test_a_pipeline_ends_with_spark_also_while_the_service_is_gone(
         service.process.kill()
         for pid in service.ready["pids"].values():
             _wait_until_ended(pid)
+        # A second later: a batch is planned five times a second, so that waits for the service too.
+        marked.wait_for(process, lambda: "service not told" in marked.output())
         process.kill()
         process.wait()
         marked.wait_until_all_are_gone()

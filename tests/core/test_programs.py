@@ -42,6 +42,17 @@ def test_after_kill_9_of_the_starter_neither_the_program_nor_its_child_lives() -
             pass  # the supervisor does not have it
 
 
+def test_a_process_that_asked_for_it_ends_with_its_parent() -> None:
+    child = "from penstock.programs import end_with_parent; import time; end_with_parent(); "
+    child += "print('started', flush=True); time.sleep(900)"
+    code = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {child!r}])"
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as parent:
+        assert parent.stdout is not None
+        assert parent.stdout.readline() == b"started\n"
+        parent.kill()
+        assert parent.stdout.read() == b""  # the end: the child had this pipe open
+
+
 @pytest.mark.parametrize(
     ("command", "code"), [("exit 0", 0), ("exit 7", 7), ("kill -TERM $$", -15), ("kill -9 $$", -9)]
 )
