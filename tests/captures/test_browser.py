@@ -1,6 +1,5 @@
 """Plain `EventSource` and `WebSocket` in a real browser: they need no library, and miss nothing."""
 
-import asyncio
 import json
 import shutil
 import subprocess
@@ -23,6 +22,7 @@ from penstock.serve.captures.web import routes
 from penstock.serve.listen import HttpServer, StreamLimits, listen
 from penstock.subscribe.scope import EVERYTHING
 from penstock.testing.contracts.capturing import opened_log, singles
+from tests.waiting import until
 
 pytestmark = [pytest.mark.slow, pytest.mark.server]
 
@@ -115,9 +115,10 @@ class Page:
         return answer["result"].get("value")
 
     async def until(self, expression: str, expected: object) -> None:
-        async with asyncio.timeout(60):
-            while await self.value(expression) != expected:  # noqa: ASYNC110 - it rings no bell
-                await asyncio.sleep(0.05)
+        async def is_so() -> bool:
+            return bool(await self.value(expression) == expected)
+
+        await until(is_so, f"{expression} to be {expected!r}")
 
 
 @asynccontextmanager

@@ -34,6 +34,7 @@ from penstock.serve.captures.service import CaptureService
 from penstock.testing.contracts.capturing import changed, committed, opened_log, singles, told
 from tests.captures.grpc_client import served
 from tests.seeds import seed_of
+from tests.waiting import patience, until
 
 SOON = Retry(initial_seconds=0.01, max_seconds=0.1)
 
@@ -173,8 +174,7 @@ async def test_a_place_that_was_trimmed_is_an_error_with_the_oldest_one() -> Non
         text = "x" * 70_000
         for at in range(1, 40):
             await log.append([committed(changed(at, document={"_id": at, "text": text}))])
-        while not (await log.bounds()).trimmed:  # noqa: ASYNC110 - it signals nobody
-            await asyncio.sleep(0.01)
+        await until(lambda: log.bounds_now().trimmed)
         with pytest.raises(TrimmedError) as raised:
             await client.subscribe(where.data().since(version=1))
         oldest = where.data().since(progress=raised.value.oldest)
@@ -246,8 +246,7 @@ async def test_what_is_safe_is_what_was_processed_and_moves_without_a_match() ->
                 assert parse_progress(safe).sequence == at - 1
             await log.append([committed(changed(4, collection="lines"))])
             asking = asyncio.create_task(anext(changes))
-            while parse_progress(changes.progress).sequence < 4:  # noqa: ASYNC110 - no signal
-                await asyncio.sleep(0.01)
+            await until(lambda: parse_progress(changes.progress).sequence >= 4)
             asking.cancel()
             await asyncio.wait({asking})
 
@@ -353,7 +352,7 @@ async def lose(changes: Subscription) -> None:
 async def test_a_change_that_was_refused_takes_no_other_one_with_it() -> None:
     """E7: nor is it forgotten when the connection is lost."""
     refused, good = where.data("x" * 600), where.data("lines")
-    async with connected() as (log, client), asyncio.timeout(20):
+    async with connected() as (log, client), patience():
         for several in ((refused, good), (good, refused)):
             async with await client.subscribe(where.data("orders").named("a")) as changes:
                 for wanted in several:
@@ -370,7 +369,7 @@ async def test_a_change_that_was_refused_takes_no_other_one_with_it() -> None:
 @pytest.mark.parametrize("lost", [False, True])
 async def test_changes_in_a_row_begin_where_the_first_of_them_says(lost: bool) -> None:
     """E7: also one behind which the connection is lost."""
-    async with connected() as (log, client), asyncio.timeout(20):
+    async with connected() as (log, client), patience():
         await log.append(singles(1, 3))
         wanted = where.data("orders").named("a")
         (first, *_) = starts = [
@@ -466,7 +465,7 @@ async def test_a_quiet_subscription_comes_back_however_often_the_service_restart
         opened_log() as log,
         serving(log) as address,
         captures.connect(address, retry=FEW) as client,
-        asyncio.timeout(60),
+        patience(),
     ):
         changes = await client.subscribe(where.data("lines").named("a"))
         for count in range(1, 6):
@@ -600,12 +599,18 @@ async def test_a_server_that_says_nothing_is_left(tmp_path: Path) -> None:
         await log.append(singles(1, 2))
         with server_process(path, "127.0.0.1:0") as server:
             address = await asyncio.to_thread(first_line, server)
-            async with captures.connect(address, retry=None, silence_seconds=0.2) as client:
-                changes = await client.subscribe(where.data().since_beginning())
+            async with captures.connect(address, retry=None, silence_seconds=1 << 20) as client:
+                changes: Any = await client.subscribe(where.data().since_beginning())
                 await take(changes, 2)
-                with contextlib.suppress(TimeoutError):  # maintenance says its interval
-                    await asyncio.wait_for(anext(changes), 0.3)
+
+                async def knows_the_interval() -> bool:
+                    with contextlib.suppress(TimeoutError):
+                        await asyncio.wait_for(anext(changes), 0.1)
+                    return bool(changes._interval_seconds)
+
+                await until(knows_the_interval)
                 server.send_signal(signal.SIGSTOP)
+                changes._silence_seconds = 0.2
                 with pytest.raises(ServiceUnavailableError, match="too long"):
                     await anext(changes)
                 server.send_signal(signal.SIGCONT)

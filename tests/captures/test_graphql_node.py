@@ -11,6 +11,7 @@ from penstock.testing.contracts.capturing import singles
 from tests.captures.graphql import answered_by
 from tests.captures.sockets import filled
 from tests.serve.nodejs import NODE, installed
+from tests.waiting import until
 
 pytestmark = pytest.mark.server
 
@@ -44,8 +45,7 @@ async def test_it_follows_completes_and_goes_on_from_what_it_saved(project: Path
         *first, ended = await follow(project, address, count=7)
         assert first == expected(1, 7)
         assert ended["completed"]
-        while service.subscriptions:  # noqa: ASYNC110 - a service rings no bell
-            await asyncio.sleep(0.01)
+        await until(lambda: not service.subscriptions)
         *rest, _ = await follow(project, address, after=ended["saved"], count=5)
         assert rest == expected(8, 12)
 

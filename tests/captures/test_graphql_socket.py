@@ -27,6 +27,7 @@ from penstock.testing.contracts.captures_base import append_large
 from penstock.testing.contracts.capturing import singles
 from tests.captures.graphql import answered_by, ended, graphql_server, opened, socket, subscribe
 from tests.captures.sockets import closed, filled, said, send
+from tests.waiting import PATIENCE_SECONDS, timeouts_of, turns, until
 
 LIVE = "subscription { onDataChange { progress } }"
 ALL = "subscription { onDataChange(since: {beginning: true}) { ... on Change { version } } }"
@@ -66,15 +67,19 @@ async def test_every_breach_of_the_protocol_has_its_close_code() -> None:
                 assert (await closed(connection))[0] == 4406
 
 
-async def test_a_silent_socket_is_closed_after_the_configured_wait() -> None:
+async def test_a_silent_socket_is_closed_after_the_configured_wait(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """E15: 4408; pings do not count as an opening."""
+    expire = timeouts_of(monkeypatch, 77.0)
     async with (
-        filled(0, init_timeout=0.05) as (_, service),
+        filled(0, init_timeout=77.0) as (_, service),
         answered_by(service) as address,
         socket(address) as connection,
     ):
         await send(connection, "ping", payload={"n": 1})
         assert await said(connection) == {"type": "pong", "payload": {"n": 1}}
+        expire()
         assert (await closed(connection))[0] == 4408
 
 
@@ -208,8 +213,7 @@ async def test_a_thousand_operations_on_one_socket_are_refused_above_the_limit()
                 assert "at most 10 operations" in message["payload"][0]["message"]
                 refused.append(message["id"])
         assert refused == [f"o{number}" for number in range(10, 1_000)]
-        while service.subscriptions < 11:  # noqa: ASYNC110 - nobody tells of it
-            await asyncio.sleep(0.01)
+        await until(lambda: service.subscriptions >= 11)
         await log.append(singles(2, 2))
         seen: dict[str, list[str]] = {"other": []}
         while seen["other"] != ["1", "2"]:
@@ -259,8 +263,7 @@ async def test_a_result_is_made_only_when_the_last_was_taken() -> None:
         async with aclosing(results):
             for _ in range(6):  # the confirmation, and five captures
                 await anext(results)
-            for _ in range(20):
-                await asyncio.sleep(0)
+            await turns(20)
             assert published() == before + 5
             assert service.subscriptions == 1
         assert service.subscriptions == 0
@@ -274,6 +277,7 @@ async def test_who_asks_and_takes_no_answers_is_not_read_on() -> None:
         "messages_per_second": 1_000_000,
         "requests_max": 10_000,
         "types": {"orders": {f"field{n}": "Int" for n in range(200)}},
+        "liveness_timeout": PATIENCE_SECONDS,
     }
     async with (
         filled(0, **options) as (_, service),
@@ -307,7 +311,10 @@ async def test_a_socket_that_breaks_while_many_send_ends_quietly(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Answers of several operations wait for room then."""
-    async with filled(0) as (log, service), answered_by(service) as address:
+    async with (
+        filled(0, liveness_timeout=PATIENCE_SECONDS) as (log, service),
+        answered_by(service) as address,
+    ):
         await append_large(log, 300)
         async with opened(address, sock=narrow(address)) as connection:
             await subscribe(connection, UNTYPED)
@@ -315,8 +322,7 @@ async def test_a_socket_that_breaks_while_many_send_ends_quietly(
             for number in range(10):
                 await subscribe(connection, "{ nothing }", f"o{number}")
             await still_standing()
-        while service.subscriptions:  # noqa: ASYNC110 - nobody tells of it
-            await asyncio.sleep(0.01)
+        await until(lambda: not service.subscriptions)
     assert [one for one in caplog.records if one.levelno >= logging.ERROR] == []
 
 
@@ -355,13 +361,11 @@ async def test_of_all_operations_of_a_socket_one_makes_what_it_sends() -> None:
             await anext(one)
             before = published()
             waiting = asyncio.create_task(anext(two))
-            for _ in range(100):
-                await asyncio.sleep(0)
+            await turns(100)
             assert not waiting.done()
             following = asyncio.create_task(anext(one))
             await waiting
-            for _ in range(100):
-                await asyncio.sleep(0)
+            await turns(100)
             assert not following.done()
             assert published() == before
             await two.aclose()
@@ -373,13 +377,15 @@ async def test_of_all_operations_of_a_socket_one_makes_what_it_sends() -> None:
 
 @pytest.mark.slow
 async def test_who_ends_what_waits_for_room_lets_the_others_go_on() -> None:
-    async with filled(0) as (log, service), answered_by(service) as address:
+    async with (
+        filled(0, liveness_timeout=PATIENCE_SECONDS) as (log, service),
+        answered_by(service) as address,
+    ):
         await append_large(log, 300)
         async with opened(address, sock=narrow(address)) as connection:
             for number in range(10):
                 await subscribe(connection, UNTYPED, f"o{number}")
-            while service.subscriptions < 10:  # noqa: ASYNC110 - nobody tells of it
-                await asyncio.sleep(0.01)
+            await until(lambda: service.subscriptions >= 10)
             await still_standing()
             for number in range(9):
                 await send(connection, "complete", id=f"o{number}")

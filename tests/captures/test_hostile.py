@@ -28,6 +28,7 @@ from penstock.serve.connections import HALF_OPEN_MAX
 from tests.captures.sockets import REST, closed, get, opened, said, send, socket
 from tests.cli.service import SHOP, Service, configure
 from tests.seeds import seed_of
+from tests.waiting import patience, until
 
 pytestmark = pytest.mark.slow
 
@@ -89,9 +90,7 @@ async def follow_events(address: str, found: list[Place]) -> None:
 
 async def reach(found: list[Place], last: Place, task: "asyncio.Task[None]") -> None:
     """Wait until a client has heard of `last`."""
-    while not found or found[-1] < last:
-        assert not task.done(), task.exception()
-        await asyncio.sleep(0.02)
+    await until(lambda: found and found[-1] >= last, f"{last}", task=task)
 
 
 async def head(address: str) -> Place:
@@ -130,7 +129,7 @@ async def attacked(service: Service) -> AsyncGenerator[str]:
         measuring = asyncio.create_task(measure())
         following.append(measuring)
         yield address
-        async with asyncio.timeout(60):
+        async with patience():
             last = await head(address)
             for found, task in zip((sockets, events), following, strict=False):
                 await reach(found, last, task)
@@ -567,8 +566,12 @@ async def test_who_never_reads_is_disconnected_and_costs_the_others_nothing(
                 await loop.sock_sendall(unread, upgrade(address))
                 await loop.sock_recv(unread, 4096)
                 await loop.sock_sendall(unread, text("connection_init") + subscribe)
-        async with asyncio.timeout(60):
-            while await readers(address) < before + 10:  # noqa: ASYNC110 - it rings no bell
-                await asyncio.sleep(0.02)
-            while await readers(address) > before:  # noqa: ASYNC110
-                await asyncio.sleep(0.1)
+
+        async def all_read() -> bool:
+            return await readers(address) >= before + 10
+
+        async def all_gone() -> bool:
+            return await readers(address) <= before
+
+        await until(all_read)
+        await until(all_gone)

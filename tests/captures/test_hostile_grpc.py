@@ -28,6 +28,7 @@ from tests.captures.test_hostile import (
 )
 from tests.cli.service import Service
 from tests.seeds import seed_of
+from tests.waiting import patience, until
 
 __all__ = ["service"]  # a fixture
 
@@ -63,9 +64,12 @@ async def attacked_by_calls(service: Service) -> AsyncGenerator[tuple[str, grpc.
             before = await readers(http)
             async with grpc.aio.insecure_channel(address, options=ALONE) as channel:
                 yield address, channel
-            async with asyncio.timeout(60):
-                while await readers(http) > before:  # noqa: ASYNC110 - it rings no bell
-                    await asyncio.sleep(0.05)
+
+            async def all_gone() -> bool:
+                return await readers(http) <= before
+
+            await until(all_gone)
+            async with patience():
                 last = await head(http)
                 await reach(found, last, following[0])
                 following.append(asyncio.create_task(follow_socket(http, again)))

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import random
 from collections.abc import AsyncGenerator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from penstock.errors import LogCorruptError, ServiceUnavailableError
 from penstock.subscribe.captures import Hub, Session
 from penstock.subscribe.captures import lane as lanes
 from penstock.wire import Block
+from tests import waiting
 from tests.captures.support import (
     Reader,
     add,
@@ -25,6 +27,7 @@ from tests.captures.support import (
 )
 from tests.flight.blocks import BlockLog, insert
 from tests.seeds import seed_of
+from tests.waiting import patience
 
 ALL: dict[str, Any] = {"id": "all", "since": "beginning", "criteria": [{"area": "data"}]}
 
@@ -40,12 +43,22 @@ class Slow(Reader):
         return found
 
 
+def has_come(hub: Hub, sequence: int) -> bool:
+    return hub.place.sequence >= sequence
+
+
 async def at_the_head(session: Session) -> None:
     """Let a session whose requests have nothing to read come to where it is fed."""
     await session.next()  # its confirmation
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(0.02):
-            await session.next()
+
+    async def is_fed() -> bool:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(0.02):
+                await session.next()
+        lanes = session._lanes  # pyright: ignore[reportPrivateUsage]
+        return all(lane._listening for lane in lanes)  # pyright: ignore[reportPrivateUsage]
+
+    await waiting.until(is_fed)
 
 
 @pytest.mark.slow
@@ -88,8 +101,7 @@ class Overtaken(Reader):
         if not found and self._left:
             self._left -= 1
             self._blocks.append([[insert(after + 1)]])
-            while self._hub.place.sequence <= after:  # noqa: ASYNC110 - a hub rings no bell
-                await asyncio.sleep(0.001)
+            await waiting.until(lambda: self._hub.place.sequence > after)
         return found
 
 
@@ -118,7 +130,7 @@ async def test_who_does_not_take_what_it_is_offered_holds_little_and_loses_nothi
         for n in range(1, 400):
             log.append([[insert(n)]])
             if n % 20 == 0:
-                await asyncio.sleep(0.02)
+                await waiting.until(partial(has_come, hub, n))
                 held.append(lane._pending_bytes)  # pyright: ignore[reportPrivateUsage]
         assert max(held) > 0
         assert max(held) <= 20_000
@@ -132,7 +144,7 @@ async def test_a_commit_costs_nothing_for_who_cannot_match_it() -> None:
     reader = Reader(log)
     async with hubbed(reader) as hub:
         sessions: list[Any] = []
-        async with asyncio.timeout(60):
+        async with patience():
             for n in range(100):
                 site: dict[str, Any] = {"entityPrimaryKey": 1 if n in {3, 97} else n + 2}
                 asked = {"id": str(n), "criteria": [{"area": "data", "site": site}]}
@@ -270,14 +282,12 @@ async def test_a_log_that_cannot_be_read_for_a_while_is_told_and_then_served(
 
 async def reading(hub: Hub) -> None:
     """Return once the hub reads again."""
-    while hub.failure is not None:  # noqa: ASYNC110 - it rings no bell
-        await asyncio.sleep(0.001)
+    await waiting.until(lambda: hub.failure is None)
 
 
 async def failing(hub: Hub) -> None:
     """Return once the hub cannot read."""
-    while hub.failure is None:  # noqa: ASYNC110 - it rings no bell
-        await asyncio.sleep(0.001)
+    await waiting.until(lambda: hub.failure is not None)
 
 
 async def test_who_was_told_of_a_failure_is_not_said_to_be_where_the_hub_is_later() -> None:
@@ -295,8 +305,7 @@ async def test_who_was_told_of_a_failure_is_not_said_to_be_where_the_hub_is_late
         log.append([[insert(4)]])
         await failing(hub)
         reader.error = None
-        while hub.place.sequence < 4:  # noqa: ASYNC110
-            await asyncio.sleep(0.001)
+        await waiting.until(lambda: hub.place.sequence >= 4)
         assert session.positions()["all"].sequence == 3
     running.cancel()
     await asyncio.wait({running})

@@ -1,6 +1,5 @@
 """Documents as they were: the fold of all changes up to a place, or an honest refusal."""
 
-import asyncio
 import json
 import random
 from collections.abc import Sequence
@@ -28,6 +27,7 @@ from tests.captures.support import Reader
 from tests.flight.blocks import BlockLog, insert
 from tests.serve.test_snapshot import STATE, random_commit
 from tests.state.histories import KEYS, SOURCES, Model, copied_whole
+from tests.waiting import until
 
 NOW = 1_900_000_000_000
 
@@ -60,6 +60,11 @@ async def told_of(
     address = Address(source, "db", collection, key)
     past = PastOf(log, address, rows=rows, bytes_max=bytes_max, scope=scope)
     return await past.at(await place(log, sequence))
+
+
+async def caught_up(keeper: StateKeeper, log: MemoryLog) -> None:
+    head = (await log.bounds()).head
+    await until(lambda: keeper.applied.sequence >= head)
 
 
 async def filled(*events: AnyEvent) -> MemoryLog:
@@ -200,8 +205,7 @@ async def test_at_every_place_it_is_the_fold_of_the_log_or_it_is_refused(
         await log.append([one])
         folds[(await log.bounds()).head] = model.copy()
     with StateKeeper(log, tmp_path, STATE) as keeper:
-        while keeper.applied.sequence < (await log.bounds()).head:  # noqa: ASYNC110
-            await asyncio.sleep(0.001)
+        await caught_up(keeper, log)
         trimmed = draw.choice(sorted(folds)[:40])
         if seed % 2:
             await log.trim(trimmed)
@@ -240,8 +244,7 @@ async def test_the_current_row_tells_of_the_places_since_its_change_and_of_no_ot
             await log.append([committed(event)])
             places.append((await log.bounds()).head)
         with StateKeeper(log, tmp_path / str(whole), STATE) as keeper:
-            while keeper.applied.sequence < (await log.bounds()).head:  # noqa: ASYNC110
-                await asyncio.sleep(0.001)
+            await caught_up(keeper, log)
             await log.trim(places[3])
             # Its last change is not kept: only the row has what it was.
             if whole:

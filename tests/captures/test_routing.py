@@ -25,6 +25,7 @@ from penstock.subscribe.captures.routing import Routes
 from penstock.subscribe.captures.since import Start
 from penstock.subscribe.scope import EVERYTHING, Grant, Scope, Verb
 from penstock.wire import Block, Stream
+from tests import waiting
 from tests.captures.support import (
     add,
     captures,
@@ -37,6 +38,7 @@ from tests.captures.support import (
 )
 from tests.seeds import cases
 from tests.subscribe.events import blocks_of, change, commit, one_each, schema, system
+from tests.waiting import turns
 
 _numbers = itertools.count(1)
 
@@ -349,13 +351,11 @@ async def _changed(data: st.DataObject, client: Client) -> None:
 async def _settled(client: Client, hub: Hub, log: MemoryLog) -> None:
     """Let a session take all there is, and hold it against what it should be."""
     head = (await log.bounds()).head
-    while hub.place.sequence < head:  # noqa: ASYNC110 - a hub rings no bell
-        await asyncio.sleep(0.0005)
+    await waiting.until(lambda: hub.place.sequence >= head)
     found: list[Any] = []
     while True:
         taking = asyncio.ensure_future(client.session.next())
-        for _ in range(20):
-            await asyncio.sleep(0)
+        await turns(20)
         if not taking.done():
             taking.cancel()
             await asyncio.wait({taking})
@@ -384,9 +384,7 @@ async def test_what_is_safe_for_an_idle_request_moves_on_and_never_back() -> Non
         places: list[int] = []
         for one in (*one_each(2, 40), *one_each(500, 500), *one_each(41, 60)):
             await log.append([one])
-            head = (await log.bounds()).head
-            while hub.place.sequence < head:  # noqa: ASYNC110 - a hub rings no bell
-                await asyncio.sleep(0.0005)
+            await waiting.until(lambda: hub.place.sequence == log.bounds_now().head)
             places.append(session.positions()["a"].sequence)
         assert places == [min(n, 40) for n in range(2, 62)]
         session.request(1)
@@ -416,8 +414,7 @@ async def test_who_takes_late_takes_more_at_once_and_no_more_than_it_may() -> No
         await rest(session)  # and it listens
         for one in one_each(2, 11):
             await log.append([one])
-        while hub.place.sequence < 11:  # noqa: ASYNC110 - a hub rings no bell
-            await asyncio.sleep(0.0005)
+        await waiting.until(lambda: hub.place.sequence >= 11)
         assert sequences(await session.next(count_max=3)) == [2, 3, 4]
         (lane,) = session._lanes  # pyright: ignore[reportPrivateUsage]
         assert not lane.ready
@@ -479,12 +476,10 @@ async def test_who_is_offered_too_much_after_a_long_rest_reads_on_from_there(
         await rest(session)  # and it listens
         session._credits = 0  # pyright: ignore[reportPrivateUsage]
         await log.append(one_each(2, 40))
-        while hub.place.sequence < 40:  # noqa: ASYNC110 - a hub rings no bell
-            await asyncio.sleep(0.0005)
+        await waiting.until(lambda: hub.place.sequence >= 40)
         monkeypatch.setattr(lane_module, "PENDING_BYTES_MAX", 1)
         await log.append(one_each(500, 501))
-        while hub.place.sequence < 42:  # noqa: ASYNC110 - a hub rings no bell
-            await asyncio.sleep(0.0005)
+        await waiting.until(lambda: hub.place.sequence >= 42)
         assert session.positions()["a"].sequence == 40
         session.request(10)
         assert [n for _, n, _ in captures(await rest(session, log))] == [41, 42]

@@ -17,6 +17,7 @@ from penstock.log.memory import MemoryLog
 from penstock.progress import Progress
 from penstock.subscribe.captures import Boundary, Captured, Confirmed, parse_request
 from penstock.subscribe.captures.session import ANSWERS_MAX
+from tests import waiting
 from tests.captures.support import (
     Reader,
     add,
@@ -453,8 +454,7 @@ async def test_who_joins_others_and_is_changed_gets_nothing_again() -> None:
     async with hubbed(log) as hub, subscribed(log, lines, hub=hub) as session:
         await rest(session)
         await log.append([commit(change(2)), commit(change(3))])
-        while hub.place.sequence < 3:  # noqa: ASYNC110 - a hub rings no bell
-            await asyncio.sleep(0.001)
+        await waiting.until(lambda: hub.place.sequence >= 3)
         await add(session, {"id": "b", "criteria": data()})
         await session.change(parse_request({"id": "b", "criteria": data()}, new_id=str))
         assert sequences(await rest(session)) == []

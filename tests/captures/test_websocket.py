@@ -33,6 +33,7 @@ from tests.captures.sockets import (
     socket,
     web_server,
 )
+from tests.waiting import timeouts_of
 
 pytestmark = pytest.mark.slow
 
@@ -77,15 +78,19 @@ async def test_every_breach_of_the_protocol_has_its_close_code() -> None:
             assert (await closed(connection))[0] == 4406
 
 
-async def test_a_silent_socket_is_closed_after_the_configured_wait() -> None:
+async def test_a_silent_socket_is_closed_after_the_configured_wait(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """E15: pings do not count as an opening."""
+    expire = timeouts_of(monkeypatch, 77.0)
     async with (
-        filled(0, init_timeout=0.05) as (_, service),
+        filled(0, init_timeout=77.0) as (_, service),
         captured_by(service) as address,
         socket(address) as connection,
     ):
         await send(connection, "ping", payload={"n": 1})
         assert await said(connection) == {"type": "pong", "payload": {"n": 1}}
+        expire()
         assert (await closed(connection))[0] == 4408
 
 

@@ -29,6 +29,7 @@ from penstock.subscribe.captures.matching import Matcher
 from penstock.wire import Block
 from tests.captures.support import Reader
 from tests.flight.blocks import BlockLog, insert
+from tests.waiting import patience
 
 _NAMES = "abcde"
 _SITES: list[dict[str, Any]] = [
@@ -312,6 +313,6 @@ async def test_every_request_gets_exactly_what_it_asks_for(
     then, and where more is offered than may be pending; what is safe is what was told."""
     monkeypatch.setattr(lanes, "PENDING_BYTES_MAX", 12_000)
     run = Run(seed, failing=failing)
-    async with asyncio.timeout(60):
+    async with patience():
         await run.run()
     assert run.compared
