@@ -40,6 +40,7 @@ from penstock.log import LmdbLog
 from penstock.log.maintenance import backup
 from penstock.log.restoring import restore
 from penstock.testing.contracts.entries import changes, read_all
+from tests import waiting
 from tests.archive.logs import archived_rows, archiver, event, fill, live_rows, log_config, opened
 
 pytestmark = pytest.mark.slow
@@ -379,6 +380,7 @@ async def test_a_log_that_keeps_less_than_a_range_is_archived_before_it_is_trimm
             events = changes("a", str(number), 50, bytes_=2000)
             await log.append([Commit(source="a", position=str(number), events=events)])
             await asyncio.sleep(0.03)
+        await waiting.until(lambda: log.bounds_now().trimmed, task=running)
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
         await work.close()

@@ -11,9 +11,10 @@ import struct
 import subprocess
 import sys
 import termios
-import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
+
+from tests.waiting import wait_until
 
 _CONTROL = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b[()][A-Z0-9]")
 HOME = "\x1b[H"
@@ -70,25 +71,33 @@ class Terminal:
 
     def until(self, shows: Callable[[list[str]], bool]) -> list[str]:
         """Wait until the screen is as it should."""
-        deadline = time.monotonic() + 60
-        # Once more when nothing follows: half of a picture may be as it should, and end too early.
-        while not shows(self.screen) or self.read(seconds=_SETTLED) or not shows(self.screen):
-            said = "\n".join(self.screen)
-            assert time.monotonic() < deadline, f"the screen is:\n{said}\n{self.written[-3000:]!r}"
-            assert self.process.poll() is None, f"it ended, with:\n{said}"
+
+        def settled() -> bool:
+            # Once more when nothing follows: half of a picture may be as it should, and end early.
+            if shows(self.screen) and not self.read(seconds=_SETTLED) and shows(self.screen):
+                return True
             self.read()
+            return False
+
+        ended = self.process.poll
+        wait_until(settled, unless=lambda: ended() is not None, diagnose=self._picture)
         return self.screen
+
+    def _picture(self) -> str:
+        return "\n".join(["the screen is:", *self.screen, repr(self.written[-3000:])])
 
     def shows(self, *texts: str) -> list[str]:
         """Wait until all of these are on the screen."""
         return self.until(lambda lines: all(any(text in line for line in lines) for text in texts))
 
-    def ended(self, *, seconds: float = 60) -> int:
-        """Wait for the end, at most so long; its exit code."""
-        deadline = time.monotonic() + seconds
-        while self.process.poll() is None:
-            assert time.monotonic() < deadline, f"it goes on, with:\n{self.written[-3000:]!r}"
+    def ended(self) -> int:
+        """Wait for the end; its exit code."""
+
+        def is_over() -> bool:
             self.read()
+            return self.process.poll() is not None
+
+        wait_until(is_over, diagnose=self._picture)
         # All that is left, in however many pieces the terminal hands it out.
         while self.read(seconds=0):
             continue

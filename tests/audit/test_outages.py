@@ -14,6 +14,7 @@ from penstock.errors import AuditError
 from penstock.telemetry import PIPELINE_REGISTRY
 from penstock.testing.servers import MongoReplicaSet
 from tests.audit.support import commit_of, marker, row, steps, stored, trail_of, write, writer_of
+from tests.waiting import PATIENCE_SECONDS, wait_until
 
 
 def metric(name: str) -> float:
@@ -68,9 +69,9 @@ def test_what_was_on_its_way_when_mongodb_died_is_written_once_it_is_back(
             target=writer.write, args=(steps(commit_of(2, 5)),), kwargs={"marker": marker}
         )
         writing.start()
-        wait_for(lambda: metric("penstock_audit_circuit_open") == 1)
+        wait_until(lambda: metric("penstock_audit_circuit_open") == 1)
         server.restart(0)
-        writing.join(60)
+        writing.join(PATIENCE_SECONDS)
         assert not writing.is_alive()
         assert metric("penstock_audit_circuit_open") == 0
         assert metric("penstock_audit_retries_total") > before
@@ -99,9 +100,9 @@ def test_who_waits_for_mongodb_stops_when_told_to(
 
         writing = threading.Thread(target=attempt)
         writing.start()
-        wait_for(lambda: metric("penstock_audit_circuit_open") == 1)
+        wait_until(lambda: metric("penstock_audit_circuit_open") == 1)
         stopping.set()
-        writing.join(30)
+        writing.join(PATIENCE_SECONDS)
         assert len(raised) == 1
 
 
@@ -131,11 +132,3 @@ def test_records_that_are_added_known_or_wait_are_counted(trail: Trail) -> None:
     write(trail, commit_of(1, 10))
     assert metric("penstock_audit_known_total") == known + 10
     assert metric("penstock_audit_records_total") == added + 10
-
-
-def wait_for(condition: Callable[[], bool]) -> None:
-    for _ in range(6000):
-        if condition():
-            return
-        threading.Event().wait(0.01)
-    raise AssertionError("waited a minute")

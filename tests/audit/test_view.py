@@ -20,6 +20,7 @@ from penstock.testing.servers import MongoReplicaSet
 from tests.audit.commands import configured
 from tests.audit.support import commit_of, marker, row, steps, trail_of, write, writer_of
 from tests.cli.service import penstock
+from tests.waiting import PATIENCE_SECONDS
 
 pytestmark = pytest.mark.server
 
@@ -57,7 +58,7 @@ class Watching:
         """What is seen up to the place `last`."""
         found: list[int] = []
         while not found or found[-1] != last:
-            one = self.seen.get(timeout=60)
+            one = self.seen.get(timeout=PATIENCE_SECONDS)
             if isinstance(one, BaseException):
                 raise one
             if one is not None:
@@ -66,7 +67,7 @@ class Watching:
 
     def idle(self) -> None:
         """Wait until it has seen all, and waits."""
-        while (one := self.seen.get(timeout=60)) is not None:
+        while (one := self.seen.get(timeout=PATIENCE_SECONDS)) is not None:
             assert isinstance(one, int)
 
 
@@ -179,12 +180,12 @@ def test_a_server_that_was_away_costs_nothing(start_mongo: Callable[..., MongoRe
             assert watcher.until(3) == [1, 2, 3]
             watcher.idle()
             server.kill(0)
-            assert watcher.outages.get(timeout=60) is True
+            assert watcher.outages.get(timeout=PATIENCE_SECONDS) is True
             server.restart(0)
             server.primary_index()
             write(trail, commit_of(4, 3))
             assert watcher.until(6) == [4, 5, 6]
-            assert watcher.outages.get(timeout=60) is False
+            assert watcher.outages.get(timeout=PATIENCE_SECONDS) is False
 
 
 # --- the command ------------------------------------------------------------------------------

@@ -28,6 +28,7 @@ from tests.audit.support import (
     write,
     writer_of,
 )
+from tests.waiting import PATIENCE_SECONDS
 
 pytestmark = pytest.mark.server
 
@@ -187,7 +188,7 @@ def test_parts_are_written_by_as_many_as_the_settings_say(
 ) -> None:
     """`writers`: both while they are staged, and while they are brought in."""
     threads: dict[str, set[str]] = {"replace_one": set(), "find_one": set()}
-    waiting = threading.Barrier(2, timeout=60)
+    waiting = threading.Barrier(2, timeout=PATIENCE_SECONDS)
 
     def seen(name: str) -> None:
         act = getattr(Collection, name)

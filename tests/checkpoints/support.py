@@ -14,6 +14,7 @@ from penstock.cli.publishing import opened_log
 from penstock.log import LmdbLog
 from penstock.ports import Checkpoint
 from penstock.testing.servers import EtcdServer
+from tests.waiting import patience, until
 
 SHOP = """
 [sources.shop]
@@ -56,24 +57,26 @@ class Running:
 
     async def until_position(self, source: str, position: str) -> None:
         """Wait until a source stands there."""
-        while await self.log.position(source) != position:
-            bounds = await self.log.bounds()
-            await self.log.wait(after=bounds.head, timeout_seconds=0.02)
-            if self.task.done():
-                self.task.result()
+
+        async def stands() -> bool:
+            return await self.log.position(source) == position
+
+        await until(stands, f"{source} at {position}", task=self.task)
 
     async def until_published_once(self) -> Checkpoint:
         """Wait until anything is published of this log."""
-        while True:
+
+        async def copy() -> Checkpoint | None:
             found = await published(self.settings)
             bounds = await self.log.bounds()
-            if found is not None and found.log_id == bounds.log_id:
-                return found
-            await self.log.wait(after=bounds.head, timeout_seconds=0.02)
+            return found if found is not None and found.log_id == bounds.log_id else None
+
+        return await until(copy, task=self.task)
 
     async def until_published(self) -> Checkpoint:
         """Wait until the published copy says where the log stands."""
-        while True:
+
+        async def copy() -> Checkpoint | None:
             found = await published(self.settings)
             bounds = await self.log.bounds()
             states = tuple(await self.log.sources())
@@ -83,15 +86,15 @@ class Running:
                 and [one.position for one in found.sources] == [one.position for one in states]
             ):
                 return found
-            await self.log.wait(after=bounds.head, timeout_seconds=0.02)
-            if self.task.done():
-                self.task.result()
+            return None
+
+        return await until(copy, task=self.task)
 
 
 @asynccontextmanager
 async def service(settings: Settings) -> AsyncGenerator[Running]:
     """Capture with `settings` inside the block; asked to stop at its end, as by SIGTERM."""
-    async with asyncio.timeout(60), opened_log(settings, clock=SystemClock()) as (log, publisher):
+    async with patience(), opened_log(settings, clock=SystemClock()) as (log, publisher):
         running = Running(settings, log, publisher, asyncio.Event())
         try:
             yield running

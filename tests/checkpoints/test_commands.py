@@ -16,6 +16,7 @@ from penstock.testing.contracts.entries import changes, read_all
 from penstock.testing.servers import EtcdServer
 from tests.checkpoints.support import etcd_section, facts, machine
 from tests.cli.service import Done, Service, penstock
+from tests.waiting import wait_until
 
 SERVE = '[serve]\ngrpc = "127.0.0.1:0"\nflight = "127.0.0.1:0"\nhttp = "off"\n'
 SLOW = '[sources.shop]\ntype = "script"\nevents_per_second = 50\nheartbeat_seconds = 0.2\n'
@@ -139,12 +140,13 @@ def test_while_capture_runs_a_source_is_moved_only_when_it_is_paused(
 
 def until_captured(config: Path) -> None:
     """Wait until the shop has a position."""
-    for _ in range(2000):
+
+    def is_running() -> bool:
         answer = ask(config.parent / "log", {"request": "status"})
         # Before its sources are opened, it takes no requests yet.
-        if answer.get("sources", [{}])[0].get("state") == "running":
-            return
-    raise AssertionError("the shop was never captured")
+        return bool(answer.get("sources", [{}])[0].get("state") == "running")
+
+    wait_until(is_running)
 
 
 def test_show_says_both_positions_with_their_ages_and_the_service_up_or_down(

@@ -7,7 +7,6 @@ import shutil
 import signal
 import sys
 import uuid
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -21,6 +20,7 @@ from penstock.testing.contracts.entries import read_all, require_whole_commits
 from penstock.testing.servers import EtcdServer, MongoReplicaSet
 from tests.checkpoints.support import etcd_section, machine, published
 from tests.cli.service import Service
+from tests.waiting import until
 
 pytestmark = pytest.mark.slow
 
@@ -43,23 +43,22 @@ def section(request: pytest.FixtureRequest) -> str:
     )
 
 
-async def until(settings: Settings, reached: Callable[[Checkpoint], bool]) -> Checkpoint:
+async def published_at(settings: Settings, sequence: int) -> Checkpoint:
     """Wait until the published copy has come that far."""
-    async with LmdbLogReader(settings.log.path) as log:
-        while True:
-            copy = await published(settings)
-            if copy is not None and reached(copy):
-                return copy
-            head = (await log.bounds()).head
-            await log.wait(after=head + 20, timeout_seconds=0.2)
+
+    async def copy() -> Checkpoint | None:
+        found = await published(settings)
+        return found if found is not None and found.sequence >= sequence else None
+
+    return await until(copy)
 
 
 def run_and_kill(settings: Settings, *, events: int) -> None:
     """Run the service until `events` more are published, and kill capture and its parent."""
     with Service(settings.path) as service:
         pids = service.ready["pids"]
-        start = asyncio.run(until(settings, lambda _: True)).sequence
-        asyncio.run(until(settings, lambda copy: copy.sequence >= start + events))
+        start = asyncio.run(published_at(settings, 0)).sequence
+        asyncio.run(published_at(settings, start + events))
         # The parent first, so that nothing is started again; its children die with it.
         os.kill(service.process.pid, signal.SIGKILL)
         os.kill(pids["capture"], signal.SIGKILL)

@@ -17,6 +17,7 @@ from penstock.log.wake import ask
 from penstock.sources.mongodb.positions import parse_position
 from penstock.testing.contracts.entries import read_all
 from penstock.testing.servers import EtcdServer, MongoReplicaSet
+from tests import waiting
 from tests.checkpoints.support import Running, etcd_section, facts, machine, service
 from tests.conftest import started
 from tests.mongodb.test_lost import roll_over
@@ -73,25 +74,25 @@ def lost_at(gap: dict[str, Any]) -> str:
 
 
 async def until_moved(running: Running) -> None:
-    while await running.log.position("shop") is None:
-        await running.log.wait(after=(await running.log.bounds()).head, timeout_seconds=0.1)
+    await waiting.until(lambda: running.log.position("shop"), task=running.task)
 
 
 async def until_state(running: Running, state: State) -> None:
-    while True:
+    async def is_so() -> bool:
         answer = await asyncio.to_thread(ask, running.log.path, {"request": "status"})
-        if answer.get("sources", [{}])[0].get("state") == state.value:
-            return
+        return bool(answer.get("sources", [{}])[0].get("state") == state.value)
+
+    await waiting.until(is_so, task=running.task)
 
 
 async def until(running: Running, reached: Callable[[list[Entry]], bool]) -> list[Entry]:
     """The entries of its log, once they are so."""
-    while True:
-        bounds = await running.log.bounds()
-        entries = await read_all(running.log, after=bounds.trimmed)
-        if reached(entries):
-            return entries
-        await running.log.wait(after=max(bounds.head, bounds.trimmed), timeout_seconds=0.2)
+
+    async def held() -> list[Entry] | None:
+        entries = await read_all(running.log, after=(await running.log.bounds()).trimmed)
+        return entries if reached(entries) else None
+
+    return await waiting.until(held, task=running.task)
 
 
 def gaps(entries: list[Entry]) -> list[dict[str, Any]]:

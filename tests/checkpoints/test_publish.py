@@ -2,7 +2,7 @@
 
 import asyncio
 import random
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -27,6 +27,7 @@ from penstock.telemetry import REGISTRY
 from penstock.testing.contracts import CheckpointStoreContract
 from penstock.testing.contracts.entries import changes, read_all
 from tests.checkpoints.doubles import MemoryStore, ScaledClock
+from tests.waiting import patience, turns, until
 
 
 class TestMemoryStore(CheckpointStoreContract):
@@ -70,7 +71,7 @@ async def append(log: MemoryLog, source: str, position: str, events: int) -> Non
 async def running(publisher: Publisher) -> AsyncGenerator[asyncio.Task[None]]:
     task = asyncio.ensure_future(publisher.run())
     try:
-        async with asyncio.timeout(60):
+        async with patience():
             yield task
     finally:
         task.cancel()
@@ -80,15 +81,6 @@ async def running(publisher: Publisher) -> AsyncGenerator[asyncio.Task[None]]:
 def counted(name: str) -> float:
     """What a counter says of source a."""
     return REGISTRY.get_sample_value(name, {"source": "a"}) or 0.0
-
-
-async def until(reached: Callable[[], bool]) -> None:
-    """Let others run until it is so."""
-    for _ in range(100_000):
-        if reached():
-            return
-        await asyncio.sleep(0)
-    raise AssertionError("it never came to that")
 
 
 async def test_a_copy_says_where_the_log_and_every_source_stand() -> None:
@@ -181,8 +173,7 @@ async def test_many_events_are_published_before_the_interval_is_over() -> None:
         await store.wrote.wait()
         store.wrote.clear()
         await append(log, "a", "1", 9)
-        for _ in range(50):
-            await asyncio.sleep(0)
+        await turns(50)
         assert not store.wrote.is_set(), "nine are not ten"
         await append(log, "a", "2", 1)
         await store.wrote.wait()

@@ -41,7 +41,7 @@ def store(**options: Any) -> CheckpointStore:
 
 def etcd_store(*servers: EtcdServer, **options: Any) -> CheckpointStore:
     endpoints = [server.endpoint for server in servers]
-    return store(**{"store": "etcd", "endpoints": endpoints, "timeout": 2, **options})
+    return store(**{"store": "etcd", "endpoints": endpoints, "timeout": 60, **options})
 
 
 class TestEtcdCheckpoints(CheckpointStoreContract):
@@ -50,7 +50,7 @@ class TestEtcdCheckpoints(CheckpointStoreContract):
         self._etcd = etcd
 
     def open_store(self) -> CheckpointStore:
-        return etcd_store(self._etcd, timeout=30)
+        return etcd_store(self._etcd)
 
 
 class TestMongoCheckpoints(CheckpointStoreContract):
@@ -59,7 +59,7 @@ class TestMongoCheckpoints(CheckpointStoreContract):
         self._uri, self._database = mongo.uri, mongo_database
 
     def open_store(self) -> CheckpointStore:
-        return store(store="mongodb", uri=self._uri, database=self._database, timeout=30)
+        return store(store="mongodb", uri=self._uri, database=self._database, timeout=60)
 
 
 async def test_an_etcd_that_is_down_is_unavailable_until_it_is_back(
@@ -83,11 +83,13 @@ async def test_a_mongod_that_is_down_is_unavailable_until_it_is_back(
     start_mongo: Callable[..., MongoReplicaSet],
 ) -> None:
     server = start_mongo()
-    opened = store(store="mongodb", uri=server.uri, timeout=2)
+    opened = store(store="mongodb", uri=server.uri, timeout=60)
     revision = await opened.write(checkpoint("a"), replacing=None)
     server.kill(0)
+    brief = store(store="mongodb", uri=server.uri, timeout=2)
     with pytest.raises(CheckpointUnavailableError) as refused:
-        await opened.write(checkpoint("a", sequence=11), replacing=revision)
+        await brief.write(checkpoint("a", sequence=11), replacing=revision)
+    await brief.close()
     assert refused.value.transient
     assert server.addresses[0] not in str(refused.value)
     await asyncio.to_thread(server.restart, 0)
@@ -99,7 +101,7 @@ async def test_a_mongod_that_is_down_is_unavailable_until_it_is_back(
 async def test_another_member_is_asked_when_one_is_gone(etcd: EtcdServer) -> None:
     (port,) = free_ports(1)
     endpoints = [f"http://127.0.0.1:{port}", etcd.endpoint]
-    opened = store(store="etcd", endpoints=endpoints, timeout=30)
+    opened = store(store="etcd", endpoints=endpoints, timeout=60)
     await opened.write(checkpoint("members"), replacing=None)
     assert await opened.read("members") is not None
     await opened.clear("members")
@@ -178,7 +180,7 @@ async def test_etcd_over_tls_wants_our_certificate_and_its_own_to_be_trusted(
     files = tls_files(tmp_path)
     server = start_etcd(tls=files)
     ours: dict[str, Any] = {"ca": files.ca, "certificate": files.certificate, "key": files.key}
-    opened = etcd_store(server, **ours, timeout=30)
+    opened = etcd_store(server, **ours)
     await opened.write(checkpoint("a"), replacing=None)
     assert await opened.read("a") is not None
     await opened.close()
@@ -221,7 +223,7 @@ async def test_a_mongodb_whose_certificate_is_not_trusted_is_not_called_down(
     files = tls_files(tmp_path)
     port = start_etcd(tls=files).endpoint.rpartition(":")[2]
     options = f"tls=true&tlsCAFile={files.ca}" if ca else "tls=true"
-    opened = store(store="mongodb", uri=f"mongodb://{host}:{port}/?{options}", timeout=5)
+    opened = store(store="mongodb", uri=f"mongodb://{host}:{port}/?{options}", timeout=60)
     with pytest.raises(CheckpointUntrustedError, match=why) as refused:
         await opened.read("a")
     assert "localhost" not in str(refused.value)
@@ -253,7 +255,7 @@ async def test_a_member_that_is_not_trusted_leaves_the_others_to_answer(
     tmp_path: Path, etcd: EtcdServer, start_etcd: Callable[..., EtcdServer]
 ) -> None:
     server = start_etcd(tls=tls_files(tmp_path))
-    opened = store(store="etcd", endpoints=[server.endpoint, etcd.endpoint], timeout=30)
+    opened = store(store="etcd", endpoints=[server.endpoint, etcd.endpoint], timeout=60)
     await opened.write(checkpoint("trusted"), replacing=None)
     await opened.clear("trusted")
     await opened.close()
@@ -277,9 +279,9 @@ async def test_what_is_not_ours_is_told_and_left_alone(
     with MongoClient[dict[str, Any]](mongo.uri) as client:
         client[mongo_database]["checkpoints"].insert_one({"_id": "alien", "revision": 1})
     for opened, why in (
-        (etcd_store(etcd, timeout=30), "is of version 2, and this Penstock knows 1"),
+        (etcd_store(etcd), "is of version 2, and this Penstock knows 1"),
         (
-            store(store="mongodb", uri=mongo.uri, database=mongo_database, timeout=30),
+            store(store="mongodb", uri=mongo.uri, database=mongo_database, timeout=60),
             "is not a published copy",
         ),
     ):

@@ -14,6 +14,7 @@ from penstock.cli.config import load
 from penstock.errors import ConfigError
 from tests.access.certificates import Authority
 from tests.cli.service import COMMAND, Service, configure, penstock
+from tests.waiting import wait_until
 
 ACCESS = """
 [access]
@@ -113,8 +114,7 @@ def test_metrics_want_an_operator_and_show_a_new_certificate_after_a_reload(
         after = Authority("after")
         after.sign("localhost").write(tmp_path, "server")
         service.process.send_signal(signal.SIGHUP)
-        while status(after.certificate, "/ready") != 200:
-            pass
+        wait_until(lambda: status(after.certificate, "/ready") == 200)
         assert status(before, "/ready") == 0
         assert status(after.certificate, "/metrics", **shown) == 200
 

@@ -1,6 +1,7 @@
 """Alerts reach a real HTTP server and a real program, and never hold anything up."""
 
 import asyncio
+import itertools
 import json
 import sys
 from collections.abc import AsyncGenerator, Iterator
@@ -18,7 +19,7 @@ from penstock.capture.alerts import Alert, Kind
 from penstock.cli.alerts import QUEUE_MAX, AlertsConfig, Sender
 from penstock.telemetry import REGISTRY
 from tests.cli.service import Service, commands_alive, configure, penstock
-from tests.e2e.processes import wait_until
+from tests.waiting import patience, until, wait_until
 
 SECRET = "t0ken-in-the-url"
 
@@ -83,18 +84,12 @@ def alert(kind: Kind = Kind.STOPPED, number: int = 0) -> Alert:
 async def sending(**options: Any) -> AsyncGenerator[Sender]:
     sender = Sender(AlertsConfig.model_validate({"retry_delay": 0.01, **options}))
     task = asyncio.ensure_future(sender.run())
-    async with asyncio.timeout(60):
+    async with patience():
         try:
             yield sender
         finally:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
-
-
-async def until(condition: Any) -> None:
-    # What it waits for is done by other threads and processes.
-    while not condition():  # noqa: ASYNC110
-        await asyncio.sleep(0.01)
 
 
 @pytest.mark.slow
@@ -173,9 +168,16 @@ async def test_a_command_that_hangs_is_killed_with_what_it_started(tmp_path: Pat
     async with sending(
         command=["sh", "-c", f"echo $$ > {pid}; sleep 1000 & wait"], timeout=0.5, attempts=1
     ) as sender:
-        with structlog.testing.capture_logs() as lines:
-            sender.offer(alert())
-            await until(lambda: any(line["event"] == "alert given up" for line in lines))
+        numbers = itertools.count(1)
+
+        async def hung() -> bool:
+            """Whether it was not killed before it began."""
+            with structlog.testing.capture_logs() as lines:
+                sender.offer(alert(number=next(numbers)))
+                await until(lambda: any(line["event"] == "alert given up" for line in lines))
+            return pid.exists() and pid.read_text().endswith("\n")
+
+        await until(hung)
     assert commands_alive([int(pid.read_text())]) == []
 
 
@@ -216,8 +218,7 @@ webhook = "{url}"
         pass
     configure(tmp_path, text.format(seed=2, url=webhook.url))
     with Service(tmp_path / "penstock.toml", "--one-process"):
-        while not webhook.bodies:
-            pass
+        wait_until(lambda: webhook.bodies)
     (body,) = webhook.bodies
     assert (body["alert"], body["status"], body["code"]) == ("stopped", "raised", "source.changed")
 
@@ -264,7 +265,8 @@ webhook = "{webhook.url}"
         kept = tmp_path / "log" / "alerts.json"
         wait_until(lambda: b'"told":[{' in kept.read_bytes(), "its delivery to be kept")
         service.kill("capture", service.ready["pids"]["capture"])
-        assert penstock(capsys, "pause", "other", "-c", str(config)).code == 0
+        # A capture that has just come back takes no requests yet.
+        wait_until(lambda: penstock(capsys, "pause", "other", "-c", str(config)).code == 0)
         moved("other")
         wait_until(lambda: len(told()) > 1, "the other alert")
     assert told() == [("gap", "shop"), ("gap", "other")]

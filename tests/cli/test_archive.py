@@ -20,6 +20,7 @@ from penstock.telemetry import REGISTRY
 from penstock.testing.contracts.entries import changes
 from tests.captures.sockets import get
 from tests.cli.service import SHOP, Service, configure, penstock
+from tests.waiting import patience
 
 
 def configured(folder: Path, archive: str = "archive") -> Path:
@@ -59,7 +60,7 @@ async def test_capture_archives_and_a_log_is_restored_from_it(
     config = configured(tmp_path)
     settings = load(config, environment={})
     assert settings.archive.path == str(tmp_path / "archive")
-    async with LmdbLog(settings.log, trims=False) as log, asyncio.timeout(120):
+    async with LmdbLog(settings.log, trims=False) as log, patience():
         await log.append([Commit(source="other", position="1", events=changes("other", "1", 9))])
         found = await run_until(settings, log, lambda said: (said.get("until") or 0) >= 9)
         assert (found["begin"], found["lost"], found["message"]) == (0, 0, None)
@@ -111,7 +112,7 @@ async def test_an_archive_that_fails_never_stops_capture(
     """Invariant 8."""
     (tmp_path / "taken").write_text("no folder")
     settings = load(configured(tmp_path, "taken"), environment={})
-    async with LmdbLog(settings.log, trims=False) as log, asyncio.timeout(120):
+    async with LmdbLog(settings.log, trims=False) as log, patience():
         found = await run_until(settings, log, lambda said: bool(said.get("code")))
         assert found["code"] == "archive.unavailable"
         assert "taken" in found["message"]

@@ -4,6 +4,7 @@ import asyncio
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,6 +16,7 @@ from penstock.log import LmdbLog
 from penstock.log.wake import ask
 from penstock.testing.contracts import ManualClock
 from penstock.testing.contracts.entries import changes
+from tests.waiting import patience, until
 
 
 def settings_in(folder: Path) -> Settings:
@@ -50,7 +52,7 @@ async def test_a_supervisor_that_crashed_ends_the_process(
 
     monkeypatch.setattr(Supervisor, "run", crash)
     settings = settings_in(tmp_path)
-    async with LmdbLog(settings.log) as log, asyncio.timeout(60):
+    async with LmdbLog(settings.log) as log, patience():
         with pytest.raises(ZeroDivisionError):
             await capture(settings, log, stop=asyncio.Event())
 
@@ -61,13 +63,16 @@ async def test_capture_goes_on_when_its_sources_have_finished_and_says_that_age_
     """P22: the clock was set, so nothing is removed for its age, and `penstock status` knows."""
     settings = settings_in(tmp_path)
     clock = ManualClock()
-    async with LmdbLog(settings.log, clock=clock) as log, asyncio.timeout(60):
+    async with LmdbLog(settings.log, clock=clock) as log, patience():
         stop = asyncio.Event()
         running = asyncio.ensure_future(capture(settings, log, stop=stop))
-        while True:
+
+        async def finished() -> dict[str, Any] | None:
             answer = await asyncio.to_thread(ask, log.path, {"request": "status"})
-            if "sources" in answer and answer["sources"][0]["state"] == "finished":
-                break
+            over = "sources" in answer and answer["sources"][0]["state"] == "finished"
+            return answer if over else None
+
+        answer = await until(finished, task=running)
         assert answer["ageRetentionPaused"] is False
         clock.jump(7200)
         clock.pass_(10)

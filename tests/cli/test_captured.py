@@ -15,6 +15,7 @@ from penstock.errors import ConfigError
 from penstock.log.memory import MemoryLog
 from penstock.serve.config import ServeConfig
 from tests.cli.service import SHOP, Service, configure, penstock
+from tests.waiting import wait_until
 
 _boto3: Any = boto3
 CREDENTIALS = "[default]\naws_access_key_id = AKID\naws_secret_access_key = secret\n"
@@ -130,8 +131,7 @@ def test_the_shop_is_served_to_who_has_a_key(tmp_path: Path, options: tuple[str,
     with Service(configure(tmp_path, text.format(rate=300)), *options) as service:
         address = service.ready["dynamodb"]
         streams = client(address)
-        while not (found := streams.list_streams(TableName="shop.shop.orders")["Streams"]):
-            pass
+        found = wait_until(lambda: streams.list_streams(TableName="shop.shop.orders")["Streams"])
         described = streams.describe_stream(StreamArn=found[0]["StreamArn"])["StreamDescription"]
         assert described["StreamViewType"] == "NEW_IMAGE"
         with pytest.raises(ClientError) as caught:

@@ -1,6 +1,7 @@
 """What may be asked of a running capture, and what an unknown or refused request gets back."""
 
 import asyncio
+import itertools
 import os
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from penstock.event import Commit
 from penstock.log import LmdbLog
 from penstock.log.config import LogConfig
 from penstock.testing.contracts.entries import changes
+from tests.waiting import until
 
 
 async def _echo(asked: dict[str, Any]) -> dict[str, Any]:
@@ -69,13 +71,15 @@ async def test_a_writer_that_goes_on_writing_and_never_answers_is_given_up(tmp_p
         asked = asyncio.create_task(
             asyncio.to_thread(request, log.path, "wait", timeout_seconds=0.5)
         )
-        number = 0
-        while not asked.done():
-            number += 1
-            assert number < 1000
+        numbers = itertools.count(1)
+
+        async def is_given_up() -> bool:
+            number = next(numbers)
             events = changes("shop", str(number), 1)
             await log.append([Commit(source="shop", position=str(number), events=events)])
-            await asyncio.sleep(0.02)
+            return asked.done()
+
+        await until(is_given_up)
         with pytest.raises(LogError, match="may still do"):
             await asked
 

@@ -14,8 +14,8 @@ from pymongo import MongoClient
 from penstock.cli.control import request
 from penstock.testing.servers import MongoReplicaSet
 from tests.cli.service import Service, configure, penstock
-from tests.e2e.processes import wait_until
 from tests.mongodb.test_documents import document, element
+from tests.waiting import wait_until
 
 Client = MongoClient[dict[str, Any]]
 

@@ -15,7 +15,7 @@ from penstock.client import follow_sync
 from penstock.client.flight import LogClient
 from penstock.event import Kind
 from tests.cli.service import Service, configure
-from tests.e2e.processes import wait_until
+from tests.waiting import wait_until
 
 SHOP = """
 [log]

@@ -10,6 +10,7 @@ import pytest
 from penstock.client import follow_sync
 from penstock.event import SystemEvent
 from tests.cli.service import Service, configure, penstock
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -59,8 +60,7 @@ class Commands:
 
     def moved(self, name: str, after: str) -> None:
         """Wait until a source stands elsewhere than at `after`."""
-        while self.source(name)["position"] == after:
-            pass
+        wait_until(lambda: self.source(name)["position"] != after)
 
     def refused(self, *words: str) -> str:
         done = penstock(self._capsys, *words, "--config", self._config, "--json")
@@ -103,8 +103,7 @@ def test_a_pause_survives_a_restart(
 
 def test_a_rewound_source_tells_the_same_events_again(run: Commands, service: Service) -> None:
     """The same eventIds: whoever applies them twice ends where once would have ended (inv. 7)."""
-    while int(run.source("shop")["position"].partition(":")[2]) < 5:
-        pass
+    wait_until(lambda: int(run.source("shop")["position"].partition(":")[2]) >= 5)
     assert "pause shop" in run.refused("rewind", "shop", "--to", "1:2")
     run("pause", "shop")
     answer = run("rewind", "shop", "--to", "1:2")

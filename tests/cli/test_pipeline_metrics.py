@@ -20,6 +20,7 @@ from penstock.spark.progress import PipelineProgress, RunBegan
 from penstock.testing.servers import free_ports
 from tests.cli.service import SHOP, configure, penstock
 from tests.flight.blocks import BlockLog, insert
+from tests.waiting import PATIENCE_SECONDS
 
 
 @pytest.fixture
@@ -223,7 +224,9 @@ def passes(monkeypatch: pytest.MonkeyPatch, *, seconds: float) -> None:
 
 
 def scraped(port: int) -> dict[str, float]:
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+    with urllib.request.urlopen(
+        f"http://127.0.0.1:{port}/metrics", timeout=PATIENCE_SECONDS
+    ) as answer:
         lines = answer.read().decode().splitlines()
     pairs = [line.rsplit(" ", 1) for line in lines if line and not line.startswith("#")]
     return {

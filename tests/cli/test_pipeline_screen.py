@@ -6,7 +6,6 @@ import os
 import pty
 import signal
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -29,6 +28,7 @@ from tests.audit.terminal import terminal
 from tests.cli.service import SHOP, Service, configure, spawn
 from tests.flight.blocks import BlockLog, insert
 from tests.spark.tables import pipeline
+from tests.waiting import wait_until
 
 
 @pytest.fixture
@@ -236,7 +236,7 @@ def test_a_run_on_a_terminal_has_a_bar_and_one_in_a_pipe_has_lines(tmp_path: Pat
         at = ("--config", str(config), "--endpoint", service.ready["flight"])
         run = ("pipeline", "run", "orders", "--once", *at)
         with terminal(*run, width=120) as tty:
-            assert tty.ended(seconds=200) == 0
+            assert tty.ended() == 0
             last = tty.screen[-1] or tty.screen[-2]
             for word in ("orders", "━━━", "100%", "0 behind", "ended"):
                 assert word in last, tty.written
@@ -257,13 +257,18 @@ def test_ctrl_c_ends_a_run_in_order_and_the_terminal_is_whole(tmp_path: Path) ->
     with Service(config) as service:
         at = ("--config", str(config), "--endpoint", service.ready["flight"])
         with terminal("pipeline", "run", *at, width=120) as tty:
-            deadline = time.monotonic() + 200
-            while "following" not in tty.written:
-                assert time.monotonic() < deadline, tty.written
-                assert tty.process.poll() is None, tty.written
+
+            def follows() -> bool:
                 tty.read()
+                return "following" in tty.written
+
+            wait_until(
+                follows,
+                unless=lambda: tty.process.poll() is not None,
+                diagnose=lambda: tty.written,
+            )
             os.killpg(tty.process.pid, signal.SIGINT)  # as a terminal does
-            assert tty.ended(seconds=100) == 0, tty.written
+            assert tty.ended() == 0, tty.written
             assert "ended" in (tty.screen[-1] or tty.screen[-2])
             assert tty.restored()
             assert tty.written.rindex("\x1b[?25h") > tty.written.rindex("\x1b[?25l")

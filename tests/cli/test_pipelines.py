@@ -23,6 +23,7 @@ from penstock.spark.plan import CollectionPlan, RunPlan
 from tests.cli.service import COMMAND, SHOP, Done, Service, configure, penstock
 from tests.flight.blocks import BlockLog
 from tests.spark.tables import put
+from tests.waiting import wait_until
 
 PIPELINES = """
 [pipelines.orders]
@@ -207,10 +208,8 @@ def test_a_driver_that_was_killed_finds_all_that_it_needs(
         config.write_text(text + '[pipelines.new]\nsource = "shop"\npath = "lake/new"\n')
         service.process.send_signal(signal.SIGHUP)
         with LogClient(service.ready["flight"]) as client:
-            while client.bounds().head < max(places.values()) + 1000:
-                pass
-            while not client.bounds().trimmed:
-                pass
+            wait_until(lambda: client.bounds().head >= max(places.values()) + 1000)
+            wait_until(lambda: client.bounds().trimmed)
             assert client.bounds().trimmed <= min(places.values())
         driver_done = subprocess.run(
             [*COMMAND, "pipeline", "run", "--once", *at],

@@ -21,6 +21,7 @@ from penstock.errors import ConfigError, PipelineError
 from penstock.sources.script import ScriptSource, ScriptSourceConfig
 from penstock.store import StoreClosedError
 from tests.cli.service import SHOP, Service, configure, penstock, spawn
+from tests.waiting import wait_until
 
 DOCUMENTS: list[dict[str, Any]] = [
     {
@@ -111,8 +112,7 @@ def test_a_pipeline_that_fails_while_the_shop_is_silent_ends_the_quickstart_with
 
     def fail() -> None:
         """Once the reader has the two changes that will ever come, and waits for more."""
-        while progress.tasks[told].completed < 2:
-            threading.Event().wait(0.01)
+        wait_until(lambda: progress.tasks[told].completed >= 2)
         raise PipelineError("the target cannot be written. Nothing of the batch was written.")
 
     run = Run(load(prepare(tmp_path / "quickstart")), progress, transactions=1000)

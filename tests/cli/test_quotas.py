@@ -13,6 +13,7 @@ from penstock.errors import ConfigError
 from penstock.log import LmdbLog
 from penstock.log.wake import ask
 from tests.capture.doubles import ManualClock, entries
+from tests.waiting import patience, until
 
 FLOOD = """
 [log]
@@ -48,16 +49,17 @@ async def state(log: LmdbLog, name: str) -> dict[str, Any]:
 
 async def flooded(settings: Settings) -> tuple[int, int, int]:
     """Capture until the flood waits or was trimmed; (trimmed, the quiet one's entries, all)."""
-    async with LmdbLog(settings.log) as log, asyncio.timeout(120):
+    async with LmdbLog(settings.log) as log, patience():
         stop = asyncio.Event()
         running = asyncio.ensure_future(capture(settings, log, stop=stop))
-        while (await state(log, "quiet")).get("state") != "finished":
-            await asyncio.wait([running], timeout=0.05)
-        while not (
-            (await state(log, "flood"))["state"] == "over_quota"
-            or (await log.bounds()).trimmed > 1000
-        ):
-            await asyncio.wait([running], timeout=0.05)
+
+        async def is_done() -> bool:
+            return (await state(log, "quiet")).get("state") == "finished" and (
+                (await state(log, "flood"))["state"] == "over_quota"
+                or (await log.bounds()).trimmed > 1000
+            )
+
+        await until(is_done, task=running)
         flood = await state(log, "flood")
         stop.set()
         await running
@@ -82,9 +84,11 @@ async def test_a_flood_waits_and_what_the_quiet_source_said_stays_for_its_age(
     async with LmdbLog(settings_in(tmp_path).log) as log:
         settings, stop = settings_in(tmp_path, 'quotas = { flood = "12MiB" }'), asyncio.Event()
         running = asyncio.ensure_future(capture(settings, log, stop=stop))
-        async with asyncio.timeout(120):
-            while (await state(log, "flood")).get("state") != "over_quota":
-                await asyncio.wait([running], timeout=0.05)
+
+        async def waits() -> bool:
+            return (await state(log, "flood")).get("state") == "over_quota"
+
+        await until(waits, task=running)
         stop.set()
         await running
         held = await entries(log)

@@ -5,6 +5,7 @@ import os
 import signal
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from penstock.cli.config import Settings, load
 from penstock.cli.live import LIVE
 from penstock.cli.reload import keeping, plan
 from tests.cli.service import Service, configure, penstock
-from tests.e2e.processes import wait_until
+from tests.waiting import wait_until
 
 SHOP = """
 [sources.{name}]
@@ -135,8 +136,8 @@ class Running:
         return {one["source"]: one for one in json.loads(done.out)["sources"]}
 
     def until(self, condition: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
-        while not condition(found := self.sources()):
-            pass
+        # In a tuple: there may be none.
+        (found,) = wait_until(lambda: (sources,) if condition(sources := self.sources()) else None)
         return found
 
 
@@ -180,8 +181,7 @@ def test_a_file_with_an_error_changes_nothing_and_says_what_is_wrong(
         assert done.code == 2
         assert "sources.kept.type" in json.loads(done.err)["error"]["message"]
         service.process.send_signal(signal.SIGHUP)
-        while "everything goes on as it was" not in service.errors():
-            pass
+        wait_until(lambda: "everything goes on as it was" in service.errors())
         configure(tmp_path, rest() + shop("kept", 1))
         assert set(run.sources()) == {"kept"}
         assert run.reload()["added"] == []
@@ -221,8 +221,7 @@ def test_retention_is_taken_over_at_once(
             done = penstock(capsys, "status", "--config", str(config), "--json")
             return int(json.loads(done.out)["log"]["trimmed"])
 
-        while trimmed() == 0:
-            pass
+        wait_until(lambda: trimmed() != 0)
 
 
 @pytest.mark.slow
@@ -242,6 +241,10 @@ def reading(service: Service) -> Generator[Iterator[bytes]]:
     with grpc.insecure_channel(service.ready["grpc"]) as channel:
         untyped: Any = channel
         yield untyped.unary_stream("/penstock.v1.PullerService/Subscribe")(b"")
+
+
+def refusals_are(service: Service, times: int) -> bool:
+    return service.errors().count("goes on as it was") == times
 
 
 def refused(service: Service) -> bool:
@@ -301,8 +304,7 @@ def test_what_capture_refuses_serve_has_not_taken_over_either(
             # The second is refused when whoever was told of the first has long read the file.
             for times in (1, 2):
                 service.process.send_signal(signal.SIGHUP)
-                while service.errors().count("goes on as it was") < times:
-                    pass
+                wait_until(partial(refusals_are, service, times))
             assert refused(service)
             damaged.unlink()
             service.process.send_signal(signal.SIGHUP)

@@ -17,6 +17,7 @@ from penstock import store
 from penstock.cli.store_dynamodb import read_keys
 from penstock.errors import ConfigError
 from tests.cli.service import COMMAND, penstock
+from tests.waiting import PATIENCE_SECONDS
 
 _boto3: Any = boto3
 CREDENTIALS = """
@@ -54,7 +55,7 @@ def stopped(*options: str) -> Generator[tuple["subprocess.Popen[bytes]", dict[st
         try:
             assert process.stdout is not None
             yield process, json.loads(process.stdout.readline())
-            assert process.wait(30) == 0
+            assert process.wait(PATIENCE_SECONDS) == 0
         finally:
             process.kill()  # of one that has ended, nothing
 

@@ -4,13 +4,13 @@ import json
 import os
 import signal
 import subprocess
-import threading
 from pathlib import Path
 
 import pytest
 
 from tests.cli.service import COMMAND, penstock
 from tests.serve.dynamodb.support import served
+from tests.waiting import PATIENCE_SECONDS, wait_until
 
 FUNCTION = """
 import json
@@ -41,12 +41,13 @@ def test_it_calls_a_function_from_here_and_ends_on_sigterm(tmp_path: Path) -> No
             assert process.stdout is not None
             ready = json.loads(process.stdout.readline())
             seen = tmp_path / "seen"
-            while not seen.exists() or not seen.read_text():
-                assert process.poll() is None
-                threading.Event().wait(0.005)  # the server is a thread of this process
+            wait_until(
+                lambda: seen.exists() and seen.read_text(),
+                unless=lambda: process.poll() is not None,
+            )
             process.send_signal(signal.SIGTERM)
             stopped = json.loads(process.stdout.read())
-            assert process.wait(30) == 0
+            assert process.wait(PATIENCE_SECONDS) == 0
         assert ready == {"event": "ready", "name": "app.handle", "stream": everything.arn(table)}
     assert stopped["event"] == "stopped"
     assert (stopped["handled"], stopped["calls"]) == (1, 1)

@@ -4,7 +4,6 @@ import re
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from penstock.testing.servers import (
     ServerUnavailableError,
     process,
 )
+from tests.waiting import wait_until
 
 
 @pytest.mark.parametrize(("version", "is_it"), [("system", r"1[01]\."), ("11.8", r"11\.8\.")])
@@ -97,11 +97,9 @@ def test_it_dies_with_the_process_that_started_it(
         [sys.executable, "-c", program], capture_output=True, text=True, check=False
     )
     pid = int(outcome.stdout)
-    deadline = time.monotonic() + 30
-    while Path(f"/proc/{pid}/cmdline").exists():
-        if not Path(f"/proc/{pid}/cmdline").read_bytes():
-            break  # dead, and not yet waited for
-        assert time.monotonic() < deadline, "it outlives us"
+    command = Path(f"/proc/{pid}/cmdline")
+    # Empty: dead, and not yet waited for.
+    wait_until(lambda: not command.exists() or not command.read_bytes(), "the server's end")
 
 
 def test_a_missing_mariadb_of_another_release_is_a_sentence_that_says_what_to_do(

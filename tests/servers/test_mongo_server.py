@@ -4,7 +4,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from pymongo import MongoClient
 from pymongo.client_session import ClientSession
 
 from penstock.testing.servers import MongoReplicaSet, ServerStartError
+from tests.waiting import wait_until
 
 Client = MongoClient[dict[str, Any]]
 
@@ -22,15 +22,8 @@ def alive(pid: int) -> bool:
     return Path(f"/proc/{pid}").exists()
 
 
-def wait_until(happened: Callable[[], bool], otherwise: str) -> None:
-    deadline = time.monotonic() + 10
-    while not happened():
-        assert time.monotonic() < deadline, otherwise
-        time.sleep(0.05)
-
-
 def wait_until_gone(pid: int) -> None:
-    wait_until(lambda: not alive(pid), f"process {pid} outlived its owner")
+    wait_until(lambda: not alive(pid), f"process {pid} to end with its owner")
 
 
 def test_the_changes_of_a_transaction_reach_a_change_stream(
@@ -129,7 +122,7 @@ def test_a_server_started_from_a_thread_outlives_that_thread(
     thread.start()
     thread.join()
     # Whatever the kernel sends at a thread's end is sent when it is no task any more.
-    wait_until(lambda: not Path(f"/proc/self/task/{thread.native_id}").exists(), "the thread is on")
+    wait_until(lambda: not Path(f"/proc/self/task/{thread.native_id}").exists(), "the thread's end")
     with Client(sets[0].uri, serverSelectionTimeoutMS=2_000) as client:
         assert client.admin.command("ping")["ok"]
 

@@ -27,6 +27,7 @@ from penstock.store.errors import (
 )
 from penstock.store.remote.server import serving
 from tests.store.support import BOTH, SetClock, opened, with_table
+from tests.waiting import PATIENCE_SECONDS
 
 
 def _follow(path: Path, told: Any) -> None:
@@ -47,10 +48,10 @@ def test_a_reader_in_another_process_is_woken_by_each_write(tmp_path: Path) -> N
         with_table(db)
         process = context.Process(target=_follow, args=(tmp_path, told))
         process.start()
-        assert told.get(timeout=60) == "ready"
+        assert told.get(timeout=PATIENCE_SECONDS) == "ready"
         for name in ("a", "b", "last"):
             db.put("t", {"id": name})
-            assert told.get(timeout=60) == name
+            assert told.get(timeout=PATIENCE_SECONDS) == name
         process.join()
         assert process.exitcode == 0
 

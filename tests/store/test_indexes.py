@@ -31,6 +31,7 @@ from penstock.store.longkeys import LongKeys
 from tests.store.faces import served
 from tests.store.index_model import check, check_disk, queried, raw
 from tests.store.support import opened
+from tests.waiting import PATIENCE_SECONDS
 
 
 class _UndoneError(Exception):
@@ -469,7 +470,7 @@ def test_a_server_that_stops_gives_up_the_index_that_it_makes(
             thread = threading.Thread(target=making)
             with served(db, address):
                 thread.start()
-                assert begun.wait(60)
+                assert begun.wait(PATIENCE_SECONDS)
                 client.put("t", {"id": "meanwhile", "of": "a", "n": 1})
                 assert client.get("t", {"id": "meanwhile"}) is not None
             thread.join()

@@ -29,6 +29,7 @@ from penstock.store import (
 )
 from penstock.store.builders import Query
 from tests.store.support import SetClock, all_records, opened, with_table
+from tests.waiting import PATIENCE_SECONDS
 
 
 def orders(db: Store) -> Store:
@@ -338,7 +339,7 @@ def test_a_second_writer_is_refused_and_a_reader_is_not(tmp_path: Path) -> None:
         with_table(db)
         process = context.Process(target=_try_to_write, args=(tmp_path, told))
         process.start()
-        assert "a store has one writer" in told.get(timeout=60)
+        assert "a store has one writer" in told.get(timeout=PATIENCE_SECONDS)
         process.join()
         with store.open(tmp_path, read_only=True) as reader:
             db.put("t", {"id": "a"})

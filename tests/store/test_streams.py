@@ -26,6 +26,7 @@ from penstock.store import (
 )
 from penstock.store.errors import ConditionCheckFailedError
 from tests.store.support import BOTH, FIRST, NOW_MS, SetClock, all_records, opened, told, with_table
+from tests.waiting import PATIENCE_SECONDS
 
 
 def test_every_record_of_a_batch_has_its_own_sequence_and_paging_gives_each_once(
@@ -453,7 +454,7 @@ def test_a_reader_that_waits_gets_the_next_record(tmp_path: Path) -> None:
     with opened(tmp_path) as db:
         with_table(db)
         found = list[object]()
-        reader = db.get_stream_records("t").wait(60)
+        reader = db.get_stream_records("t").wait(PATIENCE_SECONDS)
         thread = threading.Thread(target=lambda: found.append(reader.execute()))
         thread.start()
         db.put("t", {"id": "a"})

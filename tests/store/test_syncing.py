@@ -41,6 +41,7 @@ from tests.seeds import seed_of
 from tests.store.support import BOTH, SetClock, all_records
 from tests.store.test_crash import folded, items_of
 from tests.store.test_server_crash import COMMAND, serve
+from tests.waiting import PATIENCE_SECONDS
 
 PAGE = 4096
 
@@ -539,7 +540,7 @@ def test_writers_do_not_wait_for_a_sync_that_waits_for_another(
 
     def slow(env: Env) -> None:
         flushing.release()
-        assert go_on.wait(60)
+        assert go_on.wait(PATIENCE_SECONDS)
         real(env)
 
     with unsynced(tmp_path) as db, ThreadPoolExecutor(3) as threads:
@@ -548,11 +549,11 @@ def test_writers_do_not_wait_for_a_sync_that_waits_for_another(
             disk.setattr(Env, "flush", slow)
             try:
                 first = threads.submit(db.sync)
-                assert flushing.acquire(timeout=60)
+                assert flushing.acquire(timeout=PATIENCE_SECONDS)
                 turn = vars(db)["_syncing"]._turn
                 monkeypatch.setattr(vars(db)["_syncing"], "_turn", waited := Waited(turn))
                 second = threads.submit(db.sync)
-                assert waited.asked.wait(60)
+                assert waited.asked.wait(PATIENCE_SECONDS)
                 threads.submit(db.put, "t", {"id": "b"}).result(60)
                 assert not first.done()
                 assert not second.done()

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from penstock.wake import WakeClient, WakeServer
+from tests.waiting import PATIENCE_SECONDS
 
 
 def test_what_is_written_before_a_reader_is_let_in_wakes_it(
@@ -26,10 +27,10 @@ def test_what_is_written_before_a_reader_is_let_in_wakes_it(
     server = WakeServer(tmp_path)
     client = WakeClient(tmp_path, lambda: heard.put(True))
     try:
-        assert heard.get(timeout=60)  # it is connected
+        assert heard.get(timeout=PATIENCE_SECONDS)  # it is connected
         server.ring()
         let_in.set()
-        assert heard.get(timeout=60)
+        assert heard.get(timeout=PATIENCE_SECONDS)
     finally:
         client.close()
         server.close()

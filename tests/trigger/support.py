@@ -14,6 +14,7 @@ from penstock.trigger.config import TriggerConfig
 from penstock.trigger.mapping import run_trigger
 from tests.serve.dynamodb.support import Clients
 from tests.trigger.functions import BAD, CALLS
+from tests.waiting import until
 
 FUNCTIONS = "tests.trigger.functions"
 
@@ -67,15 +68,6 @@ def configured(everything: Clients, folder: Path, **settings: Any) -> TriggerCon
     return TriggerConfig.model_validate(told)
 
 
-async def until(condition: Callable[[], Any], task: asyncio.Task[Any]) -> None:
-    """Wait until it is so; raises what the task raises meanwhile."""
-    while not condition():
-        if task.done():
-            task.result()
-            raise AssertionError("the trigger has stopped")
-        await asyncio.sleep(0.01)
-
-
 class Running:
     """A trigger that runs."""
 
@@ -87,7 +79,7 @@ class Running:
     async def until(self, condition: Callable[[], Any]) -> None:
         """Wait until it is so; raises what the trigger raises meanwhile."""
         assert self.task is not None
-        await until(condition, self.task)
+        await until(condition, task=self.task)
 
     async def end(self) -> Counter[str]:
         """Stop it; what it counted."""

@@ -4,6 +4,7 @@ import asyncio
 import signal
 import subprocess
 from collections import defaultdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,8 @@ from tests.serve.dynamodb.changes import told
 from tests.serve.dynamodb.test_captured_service import Endpoint
 from tests.subscribe.events import commit
 from tests.trigger.support import Calls, configured, running
-from tests.trigger.test_crash import LOCKED, wait_for
+from tests.trigger.test_crash import LOCKED
+from tests.waiting import PATIENCE_SECONDS, wait_until
 
 pytestmark = pytest.mark.slow
 TABLE = "shop.db.orders"
@@ -82,14 +84,14 @@ def start_again(endpoint: Endpoint, table: str, calls: Calls) -> "subprocess.Pop
     known = len(calls.all())
     while True:
         process = start(endpoint, table, calls.path.parent)
-        _until_it_ends_or_calls(process, calls, known)
+        wait_until(partial(has_ended_or_called, process, calls, known))
         if process.poll() is None:
             return process
         assert process.returncode == LOCKED
 
 
-def _until_it_ends_or_calls(process: "subprocess.Popen[bytes]", calls: Calls, known: int) -> None:
-    wait_for(lambda: process.poll() is not None or len(calls.all()) > known)
+def has_ended_or_called(process: "subprocess.Popen[bytes]", calls: Calls, known: int) -> bool:
+    return process.poll() is not None or len(calls.all()) > known
 
 
 def handled(calls: Calls) -> list[tuple[str, int]]:
@@ -102,7 +104,6 @@ def numbered(record: Any) -> tuple[str, int]:
     return str(change["Keys"]), int(change["SequenceNumber"])
 
 
-@pytest.mark.timeout(300)
 def test_a_trigger_over_a_captured_shop_survives_kills_of_both(
     tmp_path: Path, calls: Calls
 ) -> None:
@@ -112,17 +113,21 @@ def test_a_trigger_over_a_captured_shop_survives_kills_of_both(
         endpoint = Endpoint(service.ready["dynamodb"])
         arn = endpoint.latest(table)
         process = start(endpoint, table, tmp_path)
+
+        def over() -> bool:
+            return process.poll() is not None
+
         try:
-            wait_for(lambda: len(handled(calls)) > 50, process)
+            wait_until(lambda: len(handled(calls)) > 50, unless=over)
             process.kill()
             process.wait()
             process = start_again(endpoint, table, calls)
             service.kill("serve", service.ready["pids"]["serve"])
-            wait_for(lambda: len(endpoint.shards(arn)) > 3, process)
+            wait_until(lambda: len(endpoint.shards(arn)) > 3, unless=over)
             written = [numbered(record) for record in endpoint.records(arn)]
-            wait_for(lambda: set(handled(calls)) >= set(written), process)
+            wait_until(lambda: set(handled(calls)) >= set(written), unless=over)
             process.send_signal(signal.SIGTERM)
-            assert process.wait(60) == 0
+            assert process.wait(PATIENCE_SECONDS) == 0
         finally:
             process.kill()
             process.wait()

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from tests.cli.service import COMMAND
 from tests.seeds import seed_of
 from tests.serve.dynamodb.support import Served, served
 from tests.trigger.support import Calls, put
+from tests.waiting import PATIENCE_SECONDS, wait_until
 
 KEYS, RECORDS, KILLS = 6, 200, 8
 LOCKED = 11
@@ -91,15 +92,15 @@ def test_a_call_does_not_outlive_its_trigger(tmp_path: Path, calls: Calls) -> No
         table = everything.table()
         put(table, ["k=0"])
         with started(everything, table.name, tmp_path) as process:
-            wait_for(calls.all, process)
+            wait_until(calls.all, unless=lambda: process.poll() is not None)
         (call,) = calls.all()
-        wait_for(lambda: not Path(f"/proc/{call['pid']}").exists())
+        wait_until(lambda: not Path(f"/proc/{call['pid']}").exists())
         # The lock went with it.
         with started(everything, table.name, tmp_path) as process:
-            wait_for(lambda: len(calls.all()) == 2, process)
+            wait_until(lambda: len(calls.all()) == 2, unless=lambda: process.poll() is not None)
             calls.spoil()
             process.send_signal(signal.SIGTERM)
-            assert process.wait(60) == 0
+            assert process.wait(PATIENCE_SECONDS) == 0
 
 
 @contextmanager
@@ -113,15 +114,6 @@ def started(everything: Served, table: str, folder: Path) -> "Generator[subproce
         process.wait()
 
 
-def wait_for(
-    condition: Callable[[], Any], process: "subprocess.Popen[bytes] | None" = None
-) -> None:
-    """Wait until it is so, while the process lives."""
-    while not condition():
-        assert process is None or process.poll() is None
-        let_others_run()
-
-
 def let_others_run() -> None:
     """The server is a thread of this process."""
     threading.Event().wait(0.005)
@@ -131,22 +123,22 @@ def finish(
     everything: Served, table: str, folder: Path, calls: Calls, items: list[str], bad: list[str]
 ) -> None:
     """Run it to the end of the stream, and stop it as its users do."""
-    deadline = time.monotonic() + 120
-    while True:
+
+    def is_through() -> bool:
+        kept = {item for letter in letters(folder) for item in letter}
+        return set(calls.items()) == set(items) and kept >= set(bad)
+
+    def ends_in_order() -> bool:
         process = start(everything, table, folder)
         try:
-            while process.poll() is None and time.monotonic() < deadline:
-                kept = {item for letter in letters(folder) for item in letter}
-                if set(calls.items()) == set(items) and kept >= set(bad):
-                    break
-                let_others_run()
+            wait_until(lambda: process.poll() is not None or is_through())
         finally:
             process.send_signal(signal.SIGTERM)
-            code = process.wait(60)
-        if code == 0:
-            return
-        assert code == LOCKED
-        assert time.monotonic() < deadline
+            code = process.wait(PATIENCE_SECONDS)
+        assert code in {0, LOCKED}
+        return code == 0
+
+    wait_until(ends_in_order)
 
 
 def kill_function(calls: Calls, chance: random.Random) -> None:

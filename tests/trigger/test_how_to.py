@@ -4,7 +4,6 @@ import re
 import shlex
 import signal
 import subprocess
-import threading
 from pathlib import Path
 
 import pytest
@@ -12,6 +11,7 @@ import pytest
 from penstock.trigger.config import TriggerConfig
 from tests.cli.service import COMMAND, penstock
 from tests.serve.dynamodb.support import served
+from tests.waiting import PATIENCE_SECONDS, wait_until
 
 PAGE = Path("docs/how-to/trigger.md")
 
@@ -36,11 +36,12 @@ def test_the_example_runs_as_it_stands(
         words = [word.replace(address, everything.address) for word in trigger]
         process = subprocess.Popen([*COMMAND, *words])
         mails = tmp_path / "mails.txt"
-        while not mails.exists() or not mails.read_text().endswith("\n"):
-            assert process.poll() is None
-            threading.Event().wait(0.005)  # the server is a thread of this process
+        wait_until(
+            lambda: mails.exists() and mails.read_text().endswith("\n"),
+            unless=lambda: process.poll() is not None,
+        )
         process.send_signal(signal.SIGTERM)
-        assert process.wait(60) == 0
+        assert process.wait(PATIENCE_SECONDS) == 0
     assert mails.read_text() == "thank you, ada\n"
     assert (tmp_path / "triggers" / "orders.handle" / "checkpoint.json").exists()
 

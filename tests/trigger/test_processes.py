@@ -12,7 +12,8 @@ import pytest
 
 from penstock.trigger.mapping import run_trigger
 from tests.serve.dynamodb.support import Served
-from tests.trigger.support import Calls, configured, put, running, until
+from tests.trigger.support import Calls, configured, put, running
+from tests.waiting import patience, until
 
 
 def ends_with(calls: Calls, item: str) -> bool:
@@ -77,7 +78,7 @@ async def until_it_loads(task: "asyncio.Task[Any]") -> list[str]:
                 found.append(pid)
         return found
 
-    await until(loading, task)
+    await until(loading, task=task)
     return found
 
 
@@ -139,7 +140,7 @@ async def test_an_answer_that_is_too_large_is_told_with_its_size_and_the_limit(
         on_failure=f"file:{letters}",
     )
     calls.spoil("anything")
-    async with asyncio.timeout(60), running(config) as trigger:
+    async with patience(), running(config) as trigger:
         put(table, ["k=1"])
         await trigger.until(lambda: letters.exists() and letters.read_text().endswith("\n"))
         calls.spoil()

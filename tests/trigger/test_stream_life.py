@@ -22,7 +22,8 @@ from penstock.store.shards import ShardLimits
 from penstock.trigger.mapping import run_trigger
 from tests.serve.dynamodb.support import Served, served
 from tests.store.support import SetClock
-from tests.trigger.support import Calls, configured, put, running, until
+from tests.trigger.support import Calls, configured, put, running
+from tests.waiting import patience, until
 
 pytestmark = pytest.mark.slow
 
@@ -259,7 +260,7 @@ async def test_what_was_trimmed_of_the_next_stream_before_it_was_followed_is_tol
         trim(everything, table, 5)
         for _ in range(2):  # it does not pass the second time, either
             with pytest.raises(TriggerTrimmedError, match="nothing was skipped"):
-                async with asyncio.timeout(30):
+                async with patience():
                     await finish(config)
         assert calls.items() == ["k=0"]
         horizon = config.model_copy(update={"on_trimmed": "horizon"})
@@ -322,10 +323,10 @@ async def test_a_server_that_is_away_is_waited_for(calls: Calls, tmp_path: Path)
     stop = asyncio.Event()
     with capture_logs() as said:
         task = asyncio.create_task(run_trigger(config, stop=stop))
-        await until(lambda: said, task)
+        await until(lambda: said, task=task)
         assert said[0]["event"] == "the stream's service cannot be asked, trying again"
         with served(tmp_path / "store", address=address):
-            await until(calls.items, task)
+            await until(calls.items, task=task)
             stop.set()
             await task
     assert calls.items() == ["k=0"]
