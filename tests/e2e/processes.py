@@ -6,44 +6,14 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
-from time import monotonic, sleep
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 
 from tests.children import standing_still
-
-PATIENCE_SECONDS = 400.0
-"""How long nothing may move on a busy machine before the test calls it stuck."""
-
-
-T = TypeVar("T")
-
-
-def wait_until(
-    condition: Callable[[], T | None],
-    what: str,
-    process: "Process | None" = None,
-    *,
-    moving: Callable[[], object] | None = None,
-) -> T:
-    """Wait for a truth, look at it twenty times a second, and return it.
-
-    As long as what `moving` returns changes, nothing is stuck. Fails by the name of what it waited
-    for, and shows the end of the log of `process`.
-    """
-    deadline, stood = monotonic() + PATIENCE_SECONDS, moving and moving()
-    while not (found := condition()):
-        if moving and (stands := moving()) != stood:
-            deadline, stood = monotonic() + PATIENCE_SECONDS, stands
-        if monotonic() > deadline:
-            tail = process.tail() if process else ""
-            raise AssertionError(f"waited {PATIENCE_SECONDS:.0f} s for {what}\n{tail}")
-        sleep(0.05)
-    return found
+from tests.waiting import PATIENCE_SECONDS, wait_until
 
 
 def _die_with_parent() -> None:
@@ -92,7 +62,7 @@ class Process:
         return wait_until(
             lambda: next((f for f in reversed(self.facts) if f.get("event") == event), None),
             f"{self.name} to say {event!r}",
-            self,
+            diagnose=self.tail,
         )
 
     @property
@@ -159,4 +129,4 @@ class Service(Process):
                     pid = fact["pid"] if fact["event"] == "restarted" else None
             return pid
 
-        return wait_until(living, f"{role} to be back", self)
+        return wait_until(living, f"{role} to be back", diagnose=self.tail)

@@ -26,8 +26,9 @@ from penstock.testing.servers import EtcdServer, MongoReplicaSet, free_ports
 from tests.checkpoints.support import etcd_section, published
 from tests.e2e.comparison import Fold, folded
 from tests.e2e.consumer import CHANGES, PROGRESS, REBUILDS, Wishes
-from tests.e2e.processes import Process, Service, wait_until
+from tests.e2e.processes import Process, Service
 from tests.e2e.workload import ACCOUNTS, ITEMS, ORDERS, Writers
+from tests.waiting import wait_until
 
 Client = MongoClient[dict[str, Any]]
 
@@ -227,7 +228,9 @@ class Puller:
         """Wait until these consumers have saved that they are at the end of the log."""
         for name in names:
             wait_until(
-                partial(self.at_the_end, name), f"{name} to reach the end", self.consumers[name]
+                partial(self.at_the_end, name),
+                f"{name} to reach the end",
+                diagnose=self.consumers[name].tail,
             )
 
     def filed(self, name: str) -> bytes:

@@ -25,12 +25,13 @@ from penstock.testing.servers import (
     free_ports,
 )
 from tests.children import running
-from tests.e2e.processes import Process, Service, wait_until
+from tests.e2e.processes import Process, Service
 from tests.e2e.trail import check_transactions, folded, row_changes
 from tests.mysql import programs
 from tests.mysql.killing import compared, contents, logged
 from tests.mysql.support import run
 from tests.seeds import seed_of
+from tests.waiting import wait_until
 
 VICTIMS = ("service", "capture", "driver", "server", "mongo")
 WRITERS = "tests.mysql.programs"
@@ -159,7 +160,9 @@ def crash_run(
             if victim == "driver":
                 # One that is always killed while it starts would prove nothing.
                 before = deployed.at()
-                wait_until(partial(_further, deployed, before), "the trail", deployed.driver)
+                wait_until(
+                    partial(_further, deployed, before), "the trail", diagnose=deployed.driver.tail
+                )
             # In bursts: else a slow machine has ever more to catch up with.
             with running(WRITERS, "write", server.port, rng.getrandbits(32), BIG) as writers:
                 writers[-1].says(rng.randrange(20, 100))
@@ -172,7 +175,12 @@ def crash_run(
             run(db, f"INSERT INTO d.plain VALUES {many}")
             run(db, "INSERT INTO d.plain VALUES (-1, 0, 'the last')")
         deployed.service.fact("ready")
-        wait_until(lambda: deployed.has_row(-1), "the end", deployed.driver, moving=deployed.at)
+        wait_until(
+            lambda: deployed.has_row(-1),
+            "the end",
+            diagnose=deployed.driver.tail,
+            moving=deployed.at,
+        )
         assert deployed.driver.stop() == 0
         assert deployed.service.stop() == 0
         records = deployed.records()

@@ -30,9 +30,10 @@ from tests.e2e.comparison import (
     table_rows,
 )
 from tests.e2e.consumer import CHANGES
-from tests.e2e.processes import Process, Service, wait_until
+from tests.e2e.processes import Process, Service
 from tests.e2e.workload import ACCOUNTS, COLLECTIONS, ITEMS, Writers, prepare
 from tests.seeds import seed_of
+from tests.waiting import wait_until
 
 VICTIMS = ("service", "capture", "serve", "consumer", "driver")
 
@@ -139,7 +140,7 @@ def crash_run(uri: str, folder: Path, *, kills: int, seed: int, images: bool) ->
         wait_until(
             lambda: deployed.applied() and deployed.filed(b'"snapshot_completed"'),
             "the snapshot to come through",
-            deployed.driver,
+            diagnose=deployed.driver.tail,
         )
         with Writers(uri, deployed.database, seed=seed) as writers:
             for victim in plan:
@@ -149,7 +150,7 @@ def crash_run(uri: str, folder: Path, *, kills: int, seed: int, images: bool) ->
                 wait_until(partial(writers.wrote, target), "writers to go on")
                 if victim == "driver":
                     # A driver that is always killed while it starts would prove nothing.
-                    wait_until(deployed.applied, "the driver", deployed.driver)
+                    wait_until(deployed.applied, "the driver", diagnose=deployed.driver.tail)
                 deployed.kill(victim)
             written, transactions = writers.writes, writers.transactions
         print(f"kills {deployed.kills}, writes {written}, transactions {transactions}")
@@ -169,7 +170,7 @@ def compare(client: MongoClient[dict[str, Any]], deployed: Deployment) -> None:
     wait_until(
         lambda: deployed.filed(b'"documentId":"-1"'),
         "the consumer to reach the end",
-        deployed.consumer,
+        diagnose=deployed.consumer.tail,
         moving=lambda: (deployed.folder / CHANGES).stat().st_size,
     )
     fold = folded(deployed.folder / CHANGES)
@@ -181,7 +182,7 @@ def compare(client: MongoClient[dict[str, Any]], deployed: Deployment) -> None:
     wait_until(
         lambda: deployed.applied() >= last,
         f"the table to reach {last}",
-        deployed.driver,
+        diagnose=deployed.driver.tail,
         moving=deployed.applied,
     )
     assert deployed.consumer.stop() in (0, -signal.SIGTERM)

@@ -41,7 +41,6 @@ from tests.e2e.deliveries import (
     shard_of,
     union,
 )
-from tests.e2e.processes import wait_until
 from tests.e2e.puller import (
     CATCH_UP_THRESHOLD,
     COALESCING,
@@ -58,6 +57,7 @@ from tests.e2e.puller import (
 from tests.e2e.workload import ACCOUNTS, COLLECTIONS, ORDERS, prepare
 from tests.mongodb.test_lost import roll_over
 from tests.seeds import seed_of
+from tests.waiting import wait_until
 
 FORGETFUL = "small"
 """The source whose oplog rolls over."""
@@ -73,7 +73,7 @@ def crash_run(deployed: Puller, *, kills: int, losses: int, seed: int) -> None:
     wait_until(
         lambda: deployed.filed("raw").count(b'"snapshot_completed"') == len(deployed.upstreams),
         "the first copies to come through",
-        deployed.consumers["raw"],
+        diagnose=deployed.consumers["raw"].tail,
     )
     crowd = Crowd(deployed.upstreams, seed=seed)
     with crowd.writing():
@@ -86,7 +86,11 @@ def crash_run(deployed: Puller, *, kills: int, losses: int, seed: int) -> None:
             else:
                 deployed.kill(victim)
         # The losses are made good under writers, and what comes last comes coalesced, too.
-        wait_until(partial(all_made_good, deployed), "the losses to be made good", deployed.service)
+        wait_until(
+            partial(all_made_good, deployed),
+            "the losses to be made good",
+            diagnose=deployed.service.tail,
+        )
         for name in COALESCING:
             deployed.consumers[name].kill()
         crowd.go_on(5 * CATCH_UP_THRESHOLD)
@@ -132,7 +136,7 @@ def hold_back(deployed: Puller, crowd: Crowd, rng: random.Random, name: str) -> 
         wait_until(
             lambda: len(deployed.filed(name)) != bytes_before,
             f"{name} to go on",
-            deployed.consumers[name],
+            diagnose=deployed.consumers[name].tail,
         )
         deployed.kill(name)
 
@@ -151,13 +155,13 @@ def settled(deployed: Puller, *, marker: int) -> dict[str, Fold]:
     wait_until(
         lambda: deployed.filed("raw").count(wanted) >= len(deployed.upstreams),
         "the last changes to come through",
-        deployed.consumers["raw"],
+        diagnose=deployed.consumers["raw"].tail,
     )
 
     wait_until(
         lambda: not open_gaps(deployed.told()),
         "the gaps to be closed",
-        deployed.service,
+        diagnose=deployed.service.tail,
     )
     deployed.wait_for_all(list(deployed.consumers))
     deployed.check_published()
@@ -223,7 +227,7 @@ def lose_machine(deployed: Puller, *, seed: int) -> None:
         head = deployed.bounds().head
         return deployed.copy().sequence == head == deployed.saved("raw").sequence
 
-    wait_until(all_published, "everything to be published", deployed.service)
+    wait_until(all_published, "everything to be published", diagnose=deployed.service.tail)
     # From here on nothing is published, and `raw` stands where the copy does.
     deployed.consumers["raw"].kill()
     deployed.etcd.kill()
@@ -236,7 +240,7 @@ def lose_machine(deployed: Puller, *, seed: int) -> None:
         wait_until(
             partial(deployed.beyond, name, base),
             f"{name} to leave the published copy behind",
-            deployed.consumers[name],
+            diagnose=deployed.consumers[name].tail,
         )
     old = deployed.fold("raw").by_sequence[base // 2]["progress"]
     deployed.service.kill()
@@ -267,7 +271,7 @@ def lose_machine(deployed: Puller, *, seed: int) -> None:
         wait_until(
             partial(rebuilt_in, deployed, name, log_id),
             f"{name} to rebuild",
-            deployed.consumers[name],
+            diagnose=deployed.consumers[name].tail,
         )
     folds = settled(deployed, marker=-3)
     raw = folds["raw"]

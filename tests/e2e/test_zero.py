@@ -29,8 +29,9 @@ from penstock.testing.servers import (
     ZeroCache,
     free_ports,
 )
-from tests.e2e.processes import Service, wait_until
+from tests.e2e.processes import Service
 from tests.seeds import seed_of
+from tests.waiting import wait_until
 from tests.zero.real import real_client, replica
 
 VICTIMS = ("service", "capture", "serve", "cache")
@@ -300,14 +301,18 @@ def test_a_replica_begins_whole_and_follows_with_transactions(
     """Z2, Z5, Z6, Z10. What capture comes late to read is as of its transaction, not of later."""
     deployment = deploy(source='full_document = "required"')
     deployment.start()
-    wait_until(deployment.equal, "the first copy", deployment.service)
+    wait_until(deployment.equal, "the first copy", diagnose=deployment.service.tail)
     with Writer(deployment, seed_of("zero")).writing() as writer:
         for _ in range(5):
             with deployment.service.paused("capture"):
                 writer.go_on(100)
             accounts = deployment.replicated()["account"].values()
             assert sum(one["balance"] for one in accounts) == TOTAL, "a transaction in part"
-    wait_until(deployment.equal, "the replica to be what the collections are", deployment.service)
+    wait_until(
+        deployment.equal,
+        "the replica to be what the collections are",
+        diagnose=deployment.service.tail,
+    )
 
 
 @pytest.mark.slow
@@ -348,14 +353,18 @@ def test_killed_at_any_moment_they_come_to_be_equal(deployment: Deployment) -> N
     print(f"kills {deployment.kills}, writes {writer.writes}")
     if not deployment.cache.process.running:
         deployment.start_cache()
-    wait_until(deployment.equal, "the replica to be what the collections are", deployment.service)
+    wait_until(
+        deployment.equal,
+        "the replica to be what the collections are",
+        diagnose=deployment.service.tail,
+    )
 
 
 @pytest.mark.slow
 def test_a_new_field_is_a_new_column_of_the_replica(deployment: Deployment) -> None:
     """Z7: it is announced before the first row that has it."""
     deployment.start()
-    wait_until(deployment.equal, "the first copy", deployment.service)
+    wait_until(deployment.equal, "the first copy", diagnose=deployment.service.tail)
     notes = deployment.database.notes
     notes.insert_one({"_id": 2, "text": "second", "color": "red"})
 
@@ -363,7 +372,7 @@ def test_a_new_field_is_a_new_column_of_the_replica(deployment: Deployment) -> N
         found = asyncio.run(replica(deployment.cache, "note"))["tables"]["note"]
         return sorted(found, key=lambda row: str(row["_id"]))
 
-    wait_until(lambda: len(rows()) == 2, "the second note", deployment.service)
+    wait_until(lambda: len(rows()) == 2, "the second note", diagnose=deployment.service.tail)
     assert [(row["text"], row["color"]) for row in rows()] == [("first", None), ("second", "red")]
 
 
@@ -374,7 +383,7 @@ def test_a_shard_that_retention_overtakes_begins_anew_and_is_whole(
     """Z4, Z11: it is told so once, ends, and has everything when it is started again."""
     deployed = deploy(log="retention_events = 2000", zero="hold = 0")
     deployed.start()
-    wait_until(deployed.equal, "the first copy", deployed.service)
+    wait_until(deployed.equal, "the first copy", diagnose=deployed.service.tail)
     deployed.cache.kill()
     head = asyncio.run(bounds(deployed.log_path)).head
     later = [{"_id": 5000 + number, "name": "later"} for number in range(6000)]
@@ -382,14 +391,14 @@ def test_a_shard_that_retention_overtakes_begins_anew_and_is_whole(
     wait_until(
         lambda: asyncio.run(bounds(deployed.log_path)).trimmed > head,
         "retention to go past the shard",
-        deployed.service,
+        diagnose=deployed.service.tail,
     )
     deployed.cache.waits = False
     deployed.cache.restart()
     assert deployed.cache.exit_code() == RESET_EXIT_CODE
     deployed.cache.waits = True
     deployed.start_cache()
-    wait_until(deployed.equal, "the replica that began anew", deployed.service)
+    wait_until(deployed.equal, "the replica that began anew", diagnose=deployed.service.tail)
 
 
 async def bounds(path: Path) -> Bounds:
@@ -411,4 +420,4 @@ def test_a_hundred_thousand_rows_begin_a_replica(deployment: Deployment) -> None
     begun = time.monotonic()
     deployment.start()
     print(f"served {time.monotonic() - begun:.1f} s after its start")
-    wait_until(deployment.equal, "the first copy", deployment.service)
+    wait_until(deployment.equal, "the first copy", diagnose=deployment.service.tail)

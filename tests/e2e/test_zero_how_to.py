@@ -20,8 +20,8 @@ from pymongo import MongoClient
 from penstock.errors import ConfigError
 from penstock.testing.servers import ZERO, MongoReplicaSet, PostgresServer
 from tests.cli.service import penstock
-from tests.e2e.processes import wait_until
 from tests.e2e.test_zero import Deployed
+from tests.waiting import wait_until
 from tests.zero.how_to import blocks, configuration
 
 LOG = '[log]\npath = "data/log"\n'
@@ -163,14 +163,20 @@ def test_whoever_follows_the_page_has_rows_and_confirmed_mutations_in_a_client(
             client = None
             try:
                 deployed.service.start()
-                proposed = wait_until(lambda: proposal(capsys, config), "rows", deployed.service)
+                proposed = wait_until(
+                    lambda: proposal(capsys, config), "rows", diagnose=deployed.service.tail
+                )
                 shown = tomllib.loads(whole)["serve"]["zero"]["tables"]
                 assert proposed == shown
                 deployed.service.stop()
                 config.write_text(config.read_text().replace(begun, whole))
                 deployed.start()
                 client = Client(tmp_path, deployed.cache.url)
-                wait_until(lambda: client.names() == ["tea", "jam"], "the rows", deployed.service)
+                wait_until(
+                    lambda: client.names() == ["tea", "jam"],
+                    "the rows",
+                    diagnose=deployed.service.tail,
+                )
                 shop.items.update_one({"_id": 2}, {"$set": {"name": "plum jam"}})
                 wait_until(lambda: client.names() == ["tea", "plum jam"], "the change")
 

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from penstock.testing.servers import MariaDbServer, PostgresServer
-from tests.e2e.processes import wait_until
 from tests.e2e.test_zero import Deployed
 from tests.seeds import seed_of
+from tests.waiting import wait_until
 from tests.zero.real import replica
 
 ACCOUNTS = 20
@@ -56,7 +56,7 @@ def test_a_replica_of_mariadb_begins_whole_and_follows_its_transactions(
 
         try:
             deployed.start()
-            wait_until(equal, "the first copy", deployed.service)
+            wait_until(equal, "the first copy", diagnose=deployed.service.tail)
             assert {row["at"] for row in replicated().values()} == {1769903999123}
             for number in range(200):
                 giver, taker = rng.sample(range(ACCOUNTS), 2)
@@ -70,6 +70,6 @@ def test_a_replica_of_mariadb_begins_whole_and_follows_its_transactions(
                     assert sum(row["balance"] for row in now) == TOTAL, "a transaction in part"
             cursor.execute("DELETE FROM account WHERE id = 1")
             cursor.execute("INSERT INTO account VALUES (1000, 7, NULL)")
-            wait_until(equal, "the replica to be what the table is", deployed.service)
+            wait_until(equal, "the replica to be what the table is", diagnose=deployed.service.tail)
         finally:
             deployed.stop()

@@ -25,6 +25,7 @@ from penstock.testing.servers import MongoReplicaSet
 from tests.conftest import started
 from tests.mongodb.support import config, folded, stored_rows
 from tests.mongodb.test_lost import roll_over
+from tests.waiting import until
 
 Client = MongoClient[dict[str, Any]]
 COLLECTIONS = ["customers", "orders"]
@@ -62,13 +63,11 @@ class Capturing:
 
     async def until(self, true: Callable[[list[AnyEvent]], bool]) -> list[AnyEvent]:
         """The events of the log, once that is true of them."""
-        while True:
-            self.require_capturing()
-            events = self.events()
-            if true(events):
-                return events
-            seen = self.log.bounds_now().trimmed + len(events)
-            await self.log.wait(after=seen, timeout_seconds=0.1)
+        # In a tuple: there may be none.
+        (found,) = await until(
+            lambda: (events,) if true(events := self.events()) else None, task=self._pump
+        )
+        return found
 
     async def until_said(self, operation: str, times: int = 1) -> list[AnyEvent]:
         return await self.until(
@@ -77,8 +76,7 @@ class Capturing:
 
     async def rows(self) -> dict[str, set[str]]:
         """The current rows by collection, as a consumer that rebuilds gets them."""
-        while self._keeper.applied.sequence < self.log.bounds_now().head:  # noqa: ASYNC110
-            await asyncio.sleep(0.001)
+        await until(lambda: self._keeper.applied.sequence >= self.log.bounds_now().head)
         reading = self._keeper.open(Criteria())
         found: dict[str, set[str]] = {}
         while rows := reading.read(bytes_max=1000):

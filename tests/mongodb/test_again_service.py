@@ -17,6 +17,7 @@ from penstock.errors import StateIncompleteError
 from penstock.event import ChangeEvent, Kind
 from penstock.testing.servers import MongoReplicaSet, free_ports
 from tests.cli.service import Service, configure, spawn
+from tests.waiting import until
 
 Client = MongoClient[dict[str, Any]]
 pytestmark = [pytest.mark.server, pytest.mark.slow, pytest.mark.timeout(900)]
@@ -172,14 +173,16 @@ async def copied_rows(address: str, fold: Fold, count: int) -> None:
 
 async def taken(address: str) -> Fold:
     """What a consumer rebuilds once the state has come to the end of the copy."""
-    while True:
+
+    async def whole() -> Fold | None:
         fold = Fold()
         try:
             async with snapshot(address, collections=["shop/orders"]) as rows:
                 async for row in rows:
                     fold.take(row)
         except StateIncompleteError:
-            await asyncio.sleep(0.05)
-            continue
+            return None
         fold.progress = rows.progress
         return fold
+
+    return await until(whole)

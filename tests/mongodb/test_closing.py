@@ -14,6 +14,7 @@ from penstock.sources.mongodb import closing
 from penstock.sources.mongodb.closing import Heartbeats, close
 from penstock.testing.servers import MongoReplicaSet
 from tests.mongodb.support import source
+from tests.waiting import turns
 
 
 def beat(port: int, *, awaited: bool = False) -> Any:
@@ -35,8 +36,7 @@ async def test_a_client_is_closed_once_no_heartbeat_opens_a_connection() -> None
     closes = asyncio.create_task(close(client, heartbeats))  # type: ignore[arg-type]
     await asyncio.sleep(0)
     heartbeats.succeeded(beat(1))
-    for _ in range(3):
-        await asyncio.sleep(0)
+    await turns(3)
     assert not client.closed
     heartbeats.failed(beat(2))
     await closes

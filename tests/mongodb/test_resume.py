@@ -16,6 +16,7 @@ from penstock.sources.mongodb.positions import parse_position
 from penstock.testing.servers import MongoReplicaSet
 from tests.children import standing_still
 from tests.mongodb.support import Reading, loaded, reading, source
+from tests.waiting import patience
 
 Client = MongoClient[dict[str, Any]]
 pytestmark = pytest.mark.server
@@ -157,7 +158,7 @@ async def test_a_search_that_outlasts_the_deadline_is_waited_for_longer_each_tim
                 {"configureFailPoint": "failCommand", "mode": "alwaysOn", "data": slow}
             )
             try:
-                async with asyncio.timeout(30):
+                async with patience():
                     await read.until(lambda r: len(r.changes) == 1)
             finally:
                 client.admin.command({"configureFailPoint": "failCommand", "mode": "off"})

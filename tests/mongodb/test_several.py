@@ -19,6 +19,7 @@ from penstock.ports import LogReader
 from penstock.sources.mongodb import MongoSource
 from penstock.testing.servers import MongoReplicaSet
 from tests.mongodb.support import config, folded, stored_rows
+from tests.waiting import until
 
 Client = MongoClient[dict[str, Any]]
 IDS: list[Any] = ["a", "a/b", "b:a", 5, "5", "orders/a"]
@@ -67,12 +68,6 @@ async def capturing(log: MemoryLog, *upstreams: Upstream) -> AsyncGenerator[Supe
         await asyncio.gather(running, return_exceptions=True)
 
 
-async def until(log: LogReader, reached: Callable[[], bool]) -> None:
-    """Wait until something that capture does is so."""
-    while not reached():
-        await log.wait(after=(await log.bounds()).head, timeout_seconds=0.05)
-
-
 async def entries(log: LogReader, *, after: int = 0) -> list[Entry]:
     """What the log holds, in its order."""
     found: list[Entry] = []
@@ -81,6 +76,16 @@ async def entries(log: LogReader, *, after: int = 0) -> list[Entry]:
             found += block.entries()
         after = found[-1].sequence
     return found
+
+
+async def entries_until(log: LogReader, reached: Callable[[list[Entry]], bool]) -> list[Entry]:
+    """What the log holds, once it is so."""
+
+    async def held() -> list[Entry] | None:
+        found = await entries(log)
+        return found if reached(found) else None
+
+    return await until(held)
 
 
 def changes(found: list[Entry], source: str) -> list[ChangeEvent]:
@@ -149,7 +154,7 @@ async def test_three_sources_become_one_order_that_is_the_same_live_and_replayed
                     return
 
     async with capturing(log, *upstreams) as supervisor:
-        await until(log, lambda: all(s.state is State.RUNNING for s in supervisor.status()))
+        await until(lambda: all(s.state is State.RUNNING for s in supervisor.status()))
         following_since = asyncio.Event()
         following = asyncio.create_task(follow_live())
         await following_since.wait()
@@ -207,26 +212,22 @@ async def test_a_source_that_is_down_does_not_hold_up_the_others_and_catches_up(
     with Client(doomed.uri, w="majority", journal=True) as client:
         client["shop"].create_collection("orders")
         async with capturing(log, down, *upstreams[:2]) as supervisor:
-            await until(log, lambda: all(s.state is State.RUNNING for s in supervisor.status()))
+            await until(lambda: all(s.state is State.RUNNING for s in supervisor.status()))
             client["shop"]["orders"].insert_one({"_id": "before"})
             doomed.kill(0)
             await until(
-                log,
                 lambda: {s.source: s.state for s in supervisor.status()}["south"] is State.RETRYING,
             )
             for up in upstreams[:2]:
                 await asyncio.to_thread(write, up, 7)
-            found: list[Entry] = []
-            while sum(getattr(e.event, "document_id", "") == "last" for e in found) < 2:
-                await log.wait(after=len(found), timeout_seconds=0.05)
-                found = await entries(log)
+            await entries_until(
+                log, lambda es: sum(getattr(e.event, "document_id", "") == "last" for e in es) == 2
+            )
             now = {s.source: s.state for s in supervisor.status()}
             assert now == {"south": State.RETRYING, "east": State.RUNNING, "west": State.RUNNING}
             await asyncio.to_thread(doomed.restart, 0)
             client["shop"]["orders"].insert_one({"_id": "after"})
-            while len(changes(found, "south")) < 2:
-                await log.wait(after=len(found), timeout_seconds=0.05)
-                found = await entries(log)
+            found = await entries_until(log, lambda es: len(changes(es, "south")) >= 2)
     assert [change.document_id for change in changes(found, "south")] == ["before", "after"]
     await log.close()
 
@@ -239,15 +240,14 @@ async def test_a_marker_at_an_event_of_a_source_that_is_gone_still_resumes(
     log = MemoryLog()
     east, west, _ = upstreams
     async with capturing(log, east) as supervisor:
-        await until(log, lambda: supervisor.status()[0].state is State.RUNNING)
+        await until(lambda: supervisor.status()[0].state is State.RUNNING)
         await asyncio.to_thread(write, east, 1)
-        found: list[Entry] = []
-        while not changes(found, "east") or changes(found, "east")[-1].document_id != "last":
-            await log.wait(after=len(found), timeout_seconds=0.05)
-            found = await entries(log)
+        found = await entries_until(
+            log, lambda es: [one.document_id for one in changes(es, "east")][-1:] == ["last"]
+        )
     marker = found[-1].progress
     async with capturing(log, west) as supervisor:
-        await until(log, lambda: supervisor.status()[0].state is State.RUNNING)
+        await until(lambda: supervisor.status()[0].state is State.RUNNING)
         await asyncio.to_thread(write, west, 2)
         async with follow_log(log, after=marker, control_events=False) as following:
             change = await anext(following)

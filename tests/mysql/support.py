@@ -1,6 +1,5 @@
 """MariaDB or MySQL as a source, in tests: what a source says, and the rows that it adds up to."""
 
-import time
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -22,6 +21,7 @@ from penstock.sources.mysql.holdings import flavour_of, holdings
 from penstock.sources.mysql.positions import MysqlPosition, parse_position
 from penstock.testing.servers import SqlServer
 from tests.telling import Told, follow
+from tests.waiting import wait_until
 
 Rows = dict[str, dict[str, Any]]
 """Documents by table and by key as text."""
@@ -69,10 +69,14 @@ def binlogs(connection: Connected) -> list[str]:
 def purge(connection: Connected) -> None:
     """Purge all binlogs but the newest. The server keeps one that it still sends to somebody, which
     it notices with its next heartbeat that nobody is there."""
-    deadline = time.monotonic() + 60
-    while len(found := binlogs(connection)) > 1:
-        assert time.monotonic() < deadline
-        run(connection, f"PURGE BINARY LOGS TO '{found[-1]}'")
+
+    def is_purged() -> bool:
+        *older, newest = binlogs(connection)
+        if older:
+            run(connection, f"PURGE BINARY LOGS TO '{newest}'")
+        return not older
+
+    wait_until(is_purged)
 
 
 class Story(Told):

@@ -21,6 +21,7 @@ from tests.cli.service import Service, configure, spawn
 from tests.mysql.conftest import on
 from tests.mysql.support import numbers, purge, run
 from tests.seeds import seed_of
+from tests.waiting import until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -91,17 +92,19 @@ async def copied_rows(address: str, fold: Fold, count: int) -> None:
 
 async def taken(address: str) -> Fold:
     """What a consumer rebuilds once the state has come to the end of the copy."""
-    while True:
+
+    async def whole() -> Fold | None:
         fold = Fold()
         try:
             async with snapshot(address, collections=["shop/orders"]) as rows:
                 async for row in rows:
                     fold.take(row)
         except StateIncompleteError:
-            await asyncio.sleep(0.05)
-            continue
+            return None
         fold.progress = rows.progress
         return fold
+
+    return await until(whole)
 
 
 def write(server: SqlServer, rng: random.Random, stop: threading.Event) -> None:

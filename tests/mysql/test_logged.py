@@ -1,7 +1,6 @@
 """A server that does not log every change of the captured tables is refused, and named."""
 
 import shutil
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -20,6 +19,7 @@ from tests.conftest import started
 from tests.mysql.conftest import on
 from tests.mysql.support import Story, behind, caught_up, config_of, end_of, run, source_of
 from tests.telling import follow
+from tests.waiting import wait_until
 
 Start = Callable[..., SqlServer]
 
@@ -141,10 +141,8 @@ def nodes() -> Iterator[tuple[MariaDbServer, MariaDbServer]]:
         options = node_options(second, peer=first)
         other = started(stack, MariaDbServer(server_id=2, options=options))
         with other.connect() as db:
-            deadline = time.monotonic() + 60
-            while run(db, "SHOW GLOBAL STATUS LIKE 'wsrep_ready'") != [("wsrep_ready", "ON")]:
-                assert time.monotonic() < deadline
-                time.sleep(0.1)
+            ready = "SHOW GLOBAL STATUS LIKE 'wsrep_ready'"
+            wait_until(lambda: run(db, ready) == [("wsrep_ready", "ON")])
         yield one, other
 
 

@@ -25,6 +25,7 @@ from penstock.testing.servers import MariaDbServer, MySqlServer, SqlServer
 from tests.mysql.support import Story, caught_up, config_of, end_of, run, source_of
 from tests.seeds import cases
 from tests.telling import follow
+from tests.waiting import patience, wait_until
 
 COMPRESSED = pytest.mark.parametrize(
     ("server", "compression"),
@@ -110,7 +111,7 @@ def items_of(source: MysqlSource) -> Items:
 
 async def until_row(items: Items, source: MysqlSource, key: str) -> Commit:
     """The commit that has this row, not acknowledged; what comes before it is."""
-    async with asyncio.timeout(120):
+    async with patience():
         async for item in items:
             assert isinstance(item, Commit)
             if any(getattr(event, "document_id", None) == key for event in item.events):
@@ -122,7 +123,7 @@ async def until_row(items: Items, source: MysqlSource, key: str) -> Commit:
 async def acknowledged(items: Items, source: MysqlSource, thread: threading.Thread) -> None:
     """Go on, and acknowledge what comes, until a session has ended."""
     ending = asyncio.ensure_future(ended(thread))
-    async with asyncio.timeout(120):
+    async with patience():
         while not ending.done():
             await source.acknowledge((await anext(items)).position)
 
@@ -174,7 +175,7 @@ async def test_what_follows_is_replied_to_one_after_the_other_and_told_once(
         story = Story()
         with running(server, *statements) as thread:
             ending = asyncio.ensure_future(ended(thread))
-            async with asyncio.timeout(200):
+            async with patience():
                 while not ending.done():
                     item = await anext(items)
                     story.take(item)
@@ -209,8 +210,7 @@ async def test_a_statement_that_waits_for_us_has_what_we_would_ask_about_and_is_
                 item = await anext(items)
             with running(server, "ALTER TABLE d.b ADD n INT") as other:
                 with server.server.connect() as db:
-                    while server.status(db, "wait_sessions") != "2":
-                        pass  # each question takes its time
+                    wait_until(lambda: server.status(db, "wait_sessions") == "2")
                 await source.acknowledge(item.position)
                 await acknowledged(items, source, one)
                 await acknowledged(items, source, other)
@@ -242,8 +242,7 @@ async def test_a_statement_that_waits_as_capture_begins_is_replied_to(
     source = source_of(server.server, include=["d.*"], semi_sync=True, start=begins)
     with running(server, "ALTER TABLE d.b ADD n INT") as thread:
         with server.server.connect() as db:
-            while server.status(db, "wait_sessions") != "1":
-                pass  # each question takes its time
+            wait_until(lambda: server.status(db, "wait_sessions") == "1")
         async with aclosing(items_of(source)) as items:
             await acknowledged(items, source, thread)
         with server.server.connect() as db:
@@ -263,8 +262,7 @@ async def test_a_statement_that_waits_as_capture_begins_with_another_scope_is_re
     source = source_of(server.server, include=["d.*"], semi_sync=True, connect_timeout=5)
     with running(server, "ALTER TABLE d.b ADD n INT") as thread:
         with server.server.connect() as db:
-            while server.status(db, "wait_sessions") != "1":
-                pass  # each question takes its time
+            wait_until(lambda: server.status(db, "wait_sessions") == "1")
         async with aclosing(cast("Items", source.changes(position=before.position))) as items:
             first = await anext(items)
             await source.acknowledge(first.position)
@@ -293,8 +291,7 @@ async def test_rows_of_a_table_that_is_met_while_a_statement_on_it_waits_are_tol
         alter = "ALTER TABLE d.b ADD m INT", "ALTER TABLE d.c ADD m INT"
         with running(server, alter[0]) as one, running(server, alter[1]) as other:
             with server.server.connect() as db:
-                while server.status(db, "wait_sessions") != "2":
-                    pass  # each question takes its time
+                wait_until(lambda: server.status(db, "wait_sessions") == "2")
             item = await until_row(items, source, "1")
             await source.acknowledge(item.position)
             (row,) = item.events
@@ -320,8 +317,7 @@ def test_a_copy_of_everything_has_a_table_that_is_locked_while_another_one_is_op
     reader = ChunkReader("db", config_of(server.server, include=["d.*"]))
     with running(server, "ALTER TABLE d.b ADD n INT"):
         with server.server.connect() as db:
-            while server.status(db, "wait_sessions") != "1":
-                pass  # each question takes its time
+            wait_until(lambda: server.status(db, "wait_sessions") == "1")
         try:
             reader.open(("d", "keyless"), known)
             assert reader.tables() == [("d", "a"), ("d", "b"), ("d", "keyless")]

@@ -15,6 +15,7 @@ from penstock.testing.faults import CutProxy
 from penstock.testing.servers import MariaDbServer
 from tests.mysql.support import Story, behind, config_of, end_of, run
 from tests.telling import follow
+from tests.waiting import patience
 
 
 def through(proxy: CutProxy, server: MariaDbServer, database: str) -> MysqlSource:
@@ -32,7 +33,7 @@ def through(proxy: CutProxy, server: MariaDbServer, database: str) -> MysqlSourc
 async def in_log(log: MemoryLog, operation: str) -> int:
     """Wait until the log has an event of this kind; how many of them it has."""
     after, found = 0, 0
-    async with asyncio.timeout(60):
+    async with patience():
         while not found:
             await log.wait(after=after)
             for block in await log.read(after=after):

@@ -18,8 +18,8 @@ from penstock.log.memory import MemoryLog
 from penstock.serve.flight import FlightServer
 from penstock.sources.mongodb import MongoSource
 from penstock.spark.loading.reading import OpenSource
-from tests.e2e.processes import wait_until
 from tests.mongodb.support import config
+from tests.waiting import wait_until
 
 Client = MongoClient[dict[str, Any]]
 Loses = Callable[[ChangeEvent], bool]

@@ -49,6 +49,7 @@ from tests.spark.lake_commands import LakeCommands, LongLakeCommands
 from tests.spark.lake_contract import LakeContract, LongLakeContract, Place, World
 from tests.spark.tables import LOG_ID, apply, change, fold, put, schema_event
 from tests.spark.test_tables_kill import history
+from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -204,8 +205,7 @@ def test_files_joined_while_columns_become_wider_leave_no_row_twice(
         yield from batches
 
     def join() -> None:
-        while not reads.exists():
-            time.sleep(0.05)
+        wait_until(reads.exists)
         spark.sql(f"OPTIMIZE {orders}").collect()
         joined.touch()
 

@@ -19,9 +19,10 @@ from penstock.sources.script import COLLECTIONS
 from penstock.spark.config import PipelineConfig, config_class
 from penstock.testing.servers import MongoReplicaSet, PostgresServer, SparkCluster, free_ports
 from tests.cli.service import spawn
-from tests.e2e.processes import Process, Service, wait_until
+from tests.e2e.processes import Process, Service
 from tests.spark.cluster import ROOT, SMALL
 from tests.spark.replica.support import MongoReplica, PostgresReplica
+from tests.waiting import wait_until
 
 VICTIMS = ("driver", "executor", "service", "destination")
 NAMES = ("table", "history", "changelog", "view", "postgres", "mongodb", "audit")
@@ -115,7 +116,7 @@ class Deployment:
                 process.kill()
                 process.start()
             case "executor":
-                wait_until(self._kill_executor, "an executor", self.driver)
+                wait_until(self._kill_executor, "an executor", diagnose=self.driver.tail)
             case _:
                 next(self._servers)()
         self.kills[victim] += 1
@@ -153,9 +154,11 @@ class Deployment:
         self._configure(pace=0, transactions=told)
         self.service.start()
         wait_until(
-            lambda: self._position() == f"{self.seed}:{told}", "the source to end", self.service
+            lambda: self._position() == f"{self.seed}:{told}",
+            "the source to end",
+            diagnose=self.service.tail,
         )
-        wait_until(self._at_the_end, "the end", self.driver, moving=self._places)
+        wait_until(self._at_the_end, "the end", diagnose=self.driver.tail, moving=self._places)
         assert self.driver.stop() == 0, self.driver.tail()
         return told
 

@@ -25,6 +25,7 @@ from penstock.subscribe.criteria import Criteria, Selection, select
 from penstock.testing.servers import MongoReplicaSet
 from penstock.wire import Block
 from tests.flight.blocks import BlockLog, gap, insert
+from tests.waiting import PATIENCE_SECONDS
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -221,13 +222,13 @@ def test_a_mongodb_that_is_away_costs_nothing_but_time(
         kwargs={"spark": spark, "on_progress": tell, "stop": stop},
     )
     running.start()
-    assert arrived.wait(120)
+    assert arrived.wait(PATIENCE_SECONDS)
     mongo.kill(0)
     log.append([orders(number) for number in range(10, 30)])
     try:
         assert not stop.wait(4)
         mongo.restart(0)
-        assert stop.wait(120)
+        assert stop.wait(PATIENCE_SECONDS)
     finally:
         stop.set()
         running.join()

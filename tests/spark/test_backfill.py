@@ -30,12 +30,12 @@ from penstock.spark.run import run_pipeline
 from penstock.spark.table.standing import StandingTable
 from penstock.testing.servers import MongoReplicaSet
 from tests.cli.service import Service, penstock
-from tests.e2e.processes import wait_until
 from tests.seeds import seed_of
 from tests.spark.loads import Client, configured, documents, opens, writing
 from tests.spark.tables import LOG_ID, change, pipeline, put, rows_of
 from tests.spark.test_first_load import Driver, table_of
 from tests.spark.test_loading_steps import World, key
+from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

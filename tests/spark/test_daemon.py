@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
+from tests.waiting import PATIENCE_SECONDS
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -43,7 +45,7 @@ assert kept() is None
 
 def test_what_is_left_out_of_a_search_is_what_is_alive_and_long_to_look_at() -> None:
     """Garbage is found as before; what was left out goes with the last reference to it."""
-    subprocess.run([sys.executable, "-c", _PROGRAM], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", _PROGRAM], check=True, timeout=PATIENCE_SECONDS)
 
 
 def _frozen(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -19,10 +19,10 @@ from penstock.spark.progress import PipelineProgress
 from penstock.spark.run import run_pipeline
 from penstock.testing.servers import MongoReplicaSet
 from tests.cli.service import Service
-from tests.e2e.processes import wait_until
 from tests.seeds import seed_of
 from tests.spark.loads import Client, configured, documents, opens, writing
 from tests.spark.tables import rows_of
+from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -16,12 +16,12 @@ from penstock.spark.loading.stored import StoredPlan
 from penstock.spark.run import run_pipeline
 from penstock.testing.servers import MariaDbServer
 from tests.cli.service import Service
-from tests.e2e.processes import wait_until
 from tests.mysql.support import numbers, run
 from tests.seeds import seed_of
 from tests.spark.loads import opens
 from tests.spark.sql_loads import ORDERS, configured, documents, writing
 from tests.spark.test_first_load import Driver, table_of
+from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -20,6 +20,7 @@ from tests.flight.blocks import BlockLog
 from tests.spark.cluster import ROOT, Certified
 from tests.spark.stories import Row, current_of, told_by
 from tests.spark.tables import change, fold, put, rows_of, schema_event
+from tests.waiting import PATIENCE_SECONDS
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -113,7 +114,7 @@ def test_a_merge_makes_the_current_rows_batch_by_batch(
             assert expected
     finally:
         running.stdin.close()
-        running.wait(60)
+        running.wait(PATIENCE_SECONDS)
         running.stdout.close()
 
 

@@ -31,11 +31,11 @@ from penstock.testing.servers import (
     ServerUnavailableError,
     SparkCluster,
 )
-from tests.e2e.processes import wait_until
 from tests.seeds import seed_of
 from tests.spark import changelogs, histories
 from tests.spark.kills import NAMES, SOURCE, VICTIMS, Deployment, deployment
 from tests.spark.tables import Document, fold, rows_of
+from tests.waiting import wait_until
 
 Rows = dict[str, dict[Any, Document]]
 """By collection and key: the current rows."""
@@ -97,7 +97,7 @@ def test_every_destination_is_the_fold_of_the_source_after_kill_9_of_everything(
                 wait_until(
                     partial(applied, deployed, name, batches),
                     f"{name} to go on",
-                    deployed.driver,
+                    diagnose=deployed.driver.tail,
                     moving=partial(deployed.batches, name),
                 )
             deployed.kill(victim)

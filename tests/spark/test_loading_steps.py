@@ -2,7 +2,6 @@
 
 import itertools
 import shutil
-import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -37,6 +36,7 @@ from penstock.spark.table.chunk import Collected, reduce_entries
 from penstock.spark.table.standing import StandingTable
 from tests.flight.blocks import BlockLog
 from tests.spark.tables import LOG_ID, change, pipeline, put, rejects_of, rows_of, schema_event
+from tests.waiting import wait_until
 
 
 class Source:
@@ -136,9 +136,7 @@ class World:
 
     def step(self, *, once: bool = False) -> None:
         """The next thing that the load does under the lock."""
-        while not self.load.is_due:
-            assert not self.is_complete()
-            time.sleep(0.01)
+        wait_until(lambda: self.load.is_due, unless=self.is_complete)
         self.load.step(once=once)
 
     def is_complete(self) -> bool:
@@ -152,8 +150,7 @@ class World:
     def reading(self) -> None:
         """What is asked for is read, and not written yet."""
         self.step()
-        while not self.load.is_due:
-            time.sleep(0.01)
+        wait_until(lambda: self.load.is_due)
 
     def stream(self, *events: AnyEvent) -> None:
         """One commit is captured and applied, in a batch of its own."""

@@ -1,6 +1,5 @@
 """Who begins with the log's oldest entry gets there, however fast retention goes on."""
 
-import time
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,6 +17,7 @@ from penstock.spark.run import run_pipeline
 from penstock.spark.table.standing import StandingTable
 from tests.flight.blocks import BlockLog
 from tests.spark.tables import pipeline, put, rows_of
+from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -75,8 +75,7 @@ def retention(log: Trimmed, tmp_path: Path) -> Generator[None]:
 def moves_on(log: Trimmed) -> None:
     """Wait until retention has removed another entry."""
     before = log.trimmed
-    while log.bounds_now().trimmed == before:
-        time.sleep(0.01)
+    wait_until(lambda: log.bounds_now().trimmed != before)
 
 
 def test_a_new_pipeline_has_all_that_was_left_when_it_began(

@@ -3,6 +3,7 @@
 import threading
 
 from penstock.spark.progress import ProgressTeller, RunWaits
+from tests.waiting import PATIENCE_SECONDS
 
 
 def test_one_who_was_a_thousand_behind_is_told_the_end_of_it_and_let_go() -> None:
@@ -10,7 +11,7 @@ def test_one_who_was_a_thousand_behind_is_told_the_end_of_it_and_let_go() -> Non
     held = threading.Event()
 
     def slow(fact: RunWaits) -> None:
-        held.wait(30)
+        held.wait(PATIENCE_SECONDS)
         told.append(fact)
 
     teller = ProgressTeller(slow)

@@ -40,6 +40,7 @@ from penstock.spark.telling import ServiceTeller
 from tests.flight.blocks import BlockLog, gap
 from tests.spark.histories import history
 from tests.spark.tables import change, pipeline, put, rejects_of, rows_of, schema_event
+from tests.waiting import PATIENCE_SECONDS
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -246,8 +247,8 @@ def test_whoever_is_told_of_progress_can_neither_fail_nor_delay_a_batch(
     try:
         run_pipeline("p", config, endpoint, spark=spark, once=True, on_progress=fail_or_hang)
         assert [row["n"] for row in rows_of(tmp_path / "t").values()] == [2]
-        assert told.acquire(timeout=60)
-        assert told.acquire(timeout=60)
+        assert told.acquire(timeout=PATIENCE_SECONDS)
+        assert told.acquire(timeout=PATIENCE_SECONDS)
     finally:
         release.set()
 
@@ -308,7 +309,7 @@ def test_a_batch_that_begins_while_the_query_is_stopped_holds_nothing_up(
         runner._writing = lock
 
     def exception(query: object) -> None:
-        lock.contended.wait(10)
+        lock.contended.wait(PATIENCE_SECONDS)
 
     def told(progress: PipelineProgress) -> None:
         stop.set()
@@ -322,7 +323,7 @@ def test_a_batch_that_begins_while_the_query_is_stopped_holds_nothing_up(
         daemon=True,
     )
     running.start()
-    running.join(90)
+    running.join(PATIENCE_SECONDS)
     assert not running.is_alive()
 
 
@@ -384,7 +385,6 @@ class PanicException(BaseException):
     """What delta-rs raises where it panics is no Exception."""
 
 
-@pytest.mark.timeout(180)
 @pytest.mark.parametrize("step", ["start", "apply", "save"])
 def test_a_panic_ends_the_pipeline_with_an_error_that_names_it(
     spark: "SparkSession",
@@ -419,7 +419,7 @@ def test_a_panic_ends_the_pipeline_with_an_error_that_names_it(
 
     running = threading.Thread(target=run, daemon=True)
     running.start()
-    running.join(120)
+    running.join(PATIENCE_SECONDS)
     assert not running.is_alive()
     (failure,) = failures
     assert isinstance(failure, PipelineError)
@@ -499,15 +499,15 @@ def test_a_service_that_is_away_for_a_while_is_waited_for(
     running = threading.Thread(target=run)
     running.start()
     try:
-        assert applied.acquire(timeout=120)
+        assert applied.acquire(timeout=PATIENCE_SECONDS)
         server.stop()
         log.append([[put(2, n=2)]])
         server = FlightServer(log, address=address)
         server.start()
-        assert applied.acquire(timeout=120)
+        assert applied.acquire(timeout=PATIENCE_SECONDS)
     finally:
         stop.set()
-        running.join(120)
+        running.join(PATIENCE_SECONDS)
         server.stop()
     assert not running.is_alive()
     assert failures == []

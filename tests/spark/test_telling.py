@@ -18,6 +18,7 @@ from penstock.spark.target import Applied
 from penstock.spark.telling import ServiceTeller
 from penstock.subscribe.scope import EVERYTHING
 from tests.flight.blocks import BlockLog, insert
+from tests.waiting import wait_until
 
 
 def teller(endpoint: str, stop: threading.Event) -> ServiceTeller:
@@ -77,8 +78,8 @@ def test_only_what_is_stored_is_told_and_an_order_to_stop_is_heard(
         tell.began(log.marker(3))
         tell.passed(log.marker(9))
         tell.applied(Applied(entries=6, rows=5, rejected=1, lost=((9, 11), (11, 12))), seconds=2.0)
-        while not (known := book.status(EVERYTHING)) or not known[0].batches:
-            pass
+        wait_until(lambda: any(one.batches for one in book.status(EVERYTHING)))
+        known = book.status(EVERYTHING)
         assert (known[0].sequence, known[0].entries_per_second) == (3, 3.0)
         book.order(PipelineOrder(pipeline="p", order="stop"), EVERYTHING)
         tell.settled()

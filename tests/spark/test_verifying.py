@@ -201,7 +201,7 @@ def test_the_command_has_a_bar_on_a_terminal_and_none_in_a_pipe(
     written = configure(tmp_path, f'{text}path = "{config.path}"\nmax_events_per_batch = 120\n')
     command = ("pipeline", "verify", "p", "--config", str(written), "--endpoint", endpoint)
     with terminal(*command, width=120) as tty:
-        assert tty.ended(seconds=200) == 0, tty.written
+        assert tty.ended() == 0, tty.written
         bars, result = tty.written.rsplit("\x1b[?25h", 1)
         for word in ("applying the log anew", "120 of 302 entries", "39%", "━━━", "comparing"):
             assert word in bars

@@ -16,6 +16,7 @@ from penstock.spark.transform.replay import signed
 from tests.flight.blocks import BlockLog, gap, insert
 from tests.spark.replica.support import MongoReplica, PostgresReplica, Replica, database
 from tests.spark.tables import change
+from tests.waiting import PATIENCE_SECONDS
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -129,12 +130,12 @@ def test_a_destination_that_is_away_costs_nothing_but_time(
     )
     running.start()
     try:
-        assert arrived.wait(120)
+        assert arrived.wait(PATIENCE_SECONDS)
         server.kill()
         log.append([[insert(number)] for number in range(10, 30)])
         assert not stop.wait(2)
         server.restart()
-        assert stop.wait(120)
+        assert stop.wait(PATIENCE_SECONDS)
     finally:
         stop.set()
         running.join()

@@ -26,6 +26,7 @@ from tests.flight.blocks import BlockLog
 from tests.spark.replica.support import MongoReplica, PostgresReplica, database
 from tests.spark.replica.verified import Pipeline, ask, meddled
 from tests.spark.tables import change, put, schema_event
+from tests.waiting import PATIENCE_SECONDS
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -159,7 +160,7 @@ def test_a_replica_is_compared_while_its_pipeline_runs_and_not_repaired(
     running.start()
     writing.start()
     try:
-        assert moved.wait(120)
+        assert moved.wait(PATIENCE_SECONDS)
         before = len(seen)
         found = pipeline.verify()
         assert found.sound, found.tables
