@@ -1,4 +1,5 @@
-"""Spark's Python workers do not look for garbage among all that they have loaded, task by task."""
+"""Spark's Python workers have from the start what tasks load, and do not look for garbage among
+that, task by task."""
 
 import gc
 import importlib
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
+from penstock.spark import daemon
 from tests.waiting import PATIENCE_SECONDS
 
 if TYPE_CHECKING:
@@ -46,6 +48,44 @@ assert kept() is None
 def test_what_is_left_out_of_a_search_is_what_is_alive_and_long_to_look_at() -> None:
     """Garbage is found as before; what was left out goes with the last reference to it."""
     subprocess.run([sys.executable, "-c", _PROGRAM], check=True, timeout=PATIENCE_SECONDS)
+
+
+_FORKED = """
+import os
+from penstock.spark import daemon
+
+daemon.preload("pyspark.worker")
+tasks = "/proc/self/task"
+threads = [open(f"{tasks}/{one}/comm").read().strip() for one in os.listdir(tasks)]
+assert sum(name != "jemalloc_bg_thd" for name in threads) == 1, threads
+for _ in range(2):
+    if os.fork() == 0:
+        import numpy as np
+        import pyarrow.compute as pc
+        assert pc.sum(list(range(100))).as_py() == 4950
+        print(np.random.random(), flush=True)
+        os._exit(0)
+assert [os.wait()[1] for _ in range(2)] == [0, 0]
+"""
+
+
+def test_what_is_loaded_before_a_fork_leaves_no_thread_and_no_random_numbers_to_share() -> None:
+    ran = subprocess.run(
+        [sys.executable, "-c", _FORKED], check=True, timeout=60, capture_output=True, text=True
+    )
+    assert len(set(ran.stdout.split())) == 2
+
+
+def _loaded(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    there = all(name in sys.modules for name in daemon.PRELOADED)
+    for _ in batches:
+        yield pa.RecordBatch.from_pydict({"there": [there]})
+
+
+@pytest.mark.slow
+def test_workers_of_a_session_start_with_what_tasks_load(spark: "SparkSession") -> None:
+    found: Any = spark.range(1).mapInArrow(_loaded, "there BOOLEAN").toArrow()
+    assert found["there"].to_pylist() == [True]
 
 
 def _frozen(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

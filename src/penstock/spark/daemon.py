@@ -1,16 +1,28 @@
-"""The process that forks Spark's Python workers: Spark's own, whose workers clean up faster.
+"""The process that forks Spark's Python workers: Spark's own, whose workers start and clean up
+faster.
+
+A worker of Spark's loads pandas and what its task uses by itself, which takes 1.5 s of processor
+time; and a worker ends with every task that fails. Here they are loaded once, before the first
+fork: only what starts no thread that a fork would leave without its work (`PRELOADED`).
 
 After each task a worker looks for garbage in cycles among all objects that it has, and most of them
 are modules: with those that a pipeline uses that takes 0.1 s, several times what a small task does.
-Here what is alive after such a search that took long is left out of the next ones, for good. It is
-still freed when nothing refers to it any more.
+Here what was loaded before the fork, and what is alive after such a search that took long, is left
+out of the next ones, for good. It is still freed when nothing refers to it any more.
 """
 
 import gc
+import importlib
+import os
+import sys
 import time
 from typing import Any, Final
 
 LONG_SECONDS: Final = 0.02
+PRELOADED: Final = ("pyarrow", "pandas", "penstock.spark.transform.stage")
+"""What tasks of a pipeline load. Of their threads only those of memory allocators run once they are
+loaded, and allocators start theirs anew in a fork."""
+_TASKS: Final = "pyspark.worker"
 
 
 class Collector:
@@ -26,12 +38,31 @@ class Collector:
         return found
 
 
+def preload(module: str) -> None:
+    """Load what workers that run `module` use, so that each has it from the start.
+
+    NumPy seeds its random numbers when it is loaded: each worker is to have its own.
+    """
+    # Its pool of threads, of which a worker with one task has no use, would be lost in the fork.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    importlib.import_module(module)
+    # Elsewhere not every library that these load can be forked.
+    if module == _TASKS and sys.platform == "linux":
+        for name in PRELOADED:
+            importlib.import_module(name)
+        import numpy as np
+
+        os.register_at_fork(after_in_child=np.random.seed)
+    gc.freeze()
+
+
 def main() -> None:
     """Fork workers until Spark closes the standard input. argv: the module that they run."""
     from pyspark import daemon
 
     patched: Any = daemon
     patched.gc = Collector
+    preload(sys.argv[1] if len(sys.argv) > 1 else _TASKS)
     daemon.manager()
 
 
