@@ -1,0 +1,45 @@
+"""A failure is told while the run goes on."""
+
+import os
+import subprocess
+from pathlib import Path
+
+from tests.test_cleanup import PYTEST, ROOT, environment
+
+CODE = """
+import os
+
+
+def test_first():
+    print("said " * 2)
+    assert "seen" == "why"
+
+def test_second():
+    with open("{go}") as go:
+        assert go.read() == ""
+"""
+
+
+def test_what_a_failed_test_says_is_printed_before_the_next_one_ends(tmp_path: Path) -> None:
+    (tmp_path / "pytest.ini").write_text("[pytest]\n")
+    go = tmp_path / "go"
+    os.mkfifo(go)
+    (tmp_path / "test_generated.py").write_text(CODE.format(go=go))
+    command = (
+        *(*PYTEST, "-c", str(tmp_path / "pytest.ini"), "-p", "tests.failures"),
+        *("-n", "1", "--timeout=60", "-p", "no:cacheprovider", str(tmp_path)),
+    )
+    with subprocess.Popen(
+        command, cwd=ROOT, env=environment(), stdout=subprocess.PIPE, text=True
+    ) as run:
+        assert run.stdout is not None
+        told = ""
+        while "said said" not in told:
+            line = run.stdout.readline()
+            assert line, told
+            told += line
+        go.open("w").close()
+        rest = run.stdout.read()
+    assert "test_first failed (call)" in told
+    assert "assert 'seen' == 'why'" in told
+    assert "1 failed, 1 passed" in rest
