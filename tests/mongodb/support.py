@@ -25,7 +25,10 @@ JSON_OPTIONS = json_util.JSONOptions(
 
 
 def config(uri: str, **options: Any) -> MongoSourceConfig:
-    return MongoSourceConfig.model_validate({"uri": uri, "heartbeat_seconds": 0.5, **options})
+    options = {"uri": uri, "heartbeat_seconds": 0.5, **options}
+    # A slow machine is not taken for a broken connection.
+    options.setdefault("heartbeat_deadline_seconds", max(20, 2 * options["heartbeat_seconds"]))
+    return MongoSourceConfig.model_validate(options)
 
 
 @asynccontextmanager

@@ -54,7 +54,7 @@ async def test_a_fit_server_passes_every_check(
 async def test_a_server_that_is_away_is_a_check_that_failed_and_an_error_to_retry() -> None:
     (port,) = free_ports(1)
     uri = f"mongodb://127.0.0.1:{port}/?replicaSet=rs0"
-    options: dict[str, Any] = {"heartbeat_seconds": 0.1}
+    options: dict[str, Any] = {"heartbeat_seconds": 0.1, "heartbeat_deadline_seconds": 0.2}
     (check,) = await doctor("shop", config(uri, **options))
     assert (check.name, check.ok) == ("connection", False)
     async with source(uri, **options) as opened:
