@@ -22,7 +22,7 @@ from penstock.errors import (
     ServiceUnavailableError,
     StateIncompleteError,
 )
-from penstock.event import Commit
+from penstock.event import Commit, Operation
 from penstock.log.memory import MemoryLog
 from penstock.state import keeper as keeper_module
 from penstock.state.config import StateConfig
@@ -34,6 +34,7 @@ from penstock.subscribe.current import Reading
 from tests.cleanup import memory_folder
 from tests.state.histories import (
     COLLECTIONS,
+    KEYS,
     SOURCES,
     Model,
     Rows,
@@ -344,6 +345,48 @@ async def test_renames_that_the_state_did_not_see_are_not_taken_for_none(tmp_pat
         all_steps(keeper)
         with pytest.raises(HistoryUnknownError):
             looked(keeper, "a", at=head + 1)
+    await log.close()
+
+
+@pytest.mark.parametrize("key", KEYS, ids=lambda key: str(key)[-12:])
+async def test_a_letter_leaves_the_row_that_it_names_unknown_and_no_other(
+    key: Any, tmp_path: Path
+) -> None:
+    log = await log_of_empty_sources()
+    rows = [change("shop", name, key, document={"_id": key}, position=1) for name in "ab"]
+    letter = {"_id": "l", "database": "db", "collection": "a", "tenant": "db", "key": {"_id": key}}
+    said = change("shop", "penstock_dead_letters", "l", document=letter, position=2)
+    await log.append([Commit(source="shop", position="2", events=(*rows, said))])
+    with keeping(log, tmp_path) as keeper:
+        all_steps(keeper)
+        found = current(keeper)
+    of_key = json.dumps({"_id": key})
+    assert found["shop", "a"] == {of_key: None}
+    assert found["shop", "b"] == {of_key: {"_id": key}}
+    await log.close()
+
+
+async def test_a_change_that_cannot_be_applied_leaves_its_own_collection_alone_in_doubt(
+    tmp_path: Path,
+) -> None:
+    """Whatever defect it is of: the rows of others go on, and a copy makes them whole."""
+    log = await log_of_empty_sources()
+    rows = [change("shop", name, 1, document={"_id": 1}, position=1) for name in "ab"]
+    changed = change("shop", "a", 1, document=None, position=2)
+    broken = msgspec.structs.replace(
+        changed, operation=Operation.UPDATE, update_description=msgspec.Raw(b'{"updatedFields":7}')
+    )
+    later = change("shop", "b", 2, document={"_id": 2}, position=3)
+    await log.append([Commit(source="shop", position="3", events=(*rows, broken, later))])
+    for _ in range(2):
+        with keeping(log, tmp_path) as keeper:
+            all_steps(keeper)
+            assert current(keeper, collections=frozenset({"shop/b"}))["shop", "b"] == {
+                '{"_id": 1}': {"_id": 1},
+                '{"_id": 2}': {"_id": 2},
+            }
+            with pytest.raises(StateIncompleteError, match=r"shop/db\.a"):
+                current(keeper, collections=frozenset({"shop/a"}))
     await log.close()
 
 

@@ -1,12 +1,15 @@
 """Entries of the log → what the state holds after them, inside one write transaction."""
 
+import traceback
 from collections.abc import Iterable, Sequence
 from typing import Any, Protocol
 
 import msgspec
+import structlog
 
 from penstock._generated.penstock.v1 import penstock_pb2 as pb
 from penstock.capture.deadletter import COLLECTION as DEAD_LETTERS
+from penstock.errors import LogError
 from penstock.event import ChangeEvent, Kind, Operation
 from penstock.kv import Env, Transaction
 from penstock.state.facts import Facts
@@ -29,6 +32,7 @@ from penstock.state.tables import is_empty
 from penstock.updates import InexactError, apply_update
 from penstock.wire import Block, decode_message
 
+logger = structlog.get_logger(__name__)
 _json = msgspec.json.Encoder()
 
 
@@ -47,7 +51,8 @@ class _Letter(msgspec.Struct):
     database: str
     collection: str
     tenant: str
-    key: msgspec.Raw | None = None
+    key: msgspec.Raw = msgspec.Raw(b"null")
+    """Not `Raw | None`, which takes null alone."""
 
 
 class Applying:
@@ -72,7 +77,7 @@ class Applying:
             for i in range(block.start, block.stop):
                 sequence = block.first_sequence + i
                 if kinds[i] == Kind.DATA:
-                    self._change(pb.Event.FromString(block.stored(i)), sequence)
+                    self._change_or_doubt(pb.Event.FromString(block.stored(i)), sequence)
                     continue
                 event = decode_message(block.message(i)).event
                 assert not isinstance(event, ChangeEvent)
@@ -84,6 +89,29 @@ class Applying:
         """Write what is gathered, and what became of the facts."""
         self._write_pending()
         write_facts(self._txn, self._env, self._facts)
+
+    def _change_or_doubt(self, event: pb.Event, sequence: int) -> None:
+        """Apply a change. What cannot be applied leaves its own collection in doubt until that is
+        copied anew, and no other one."""
+        try:
+            self._change(event, sequence)
+        except LogError:
+            raise  # of the state's own store
+        except Exception as error:
+            # Where it happened, but not its text, which might quote a document.
+            logger.warning(
+                "state has a row in doubt",
+                source=event.source,
+                collection=event.collection,
+                sequence=sequence,
+                error=type(error).__name__,
+                where=traceback.format_tb(error.__traceback__),
+            )
+            if event.collection == DEAD_LETTERS:
+                self._facts.interrupted(event.source)  # nobody knows which collection it is about
+            else:
+                name = Name(event.source, event.database, event.collection)
+                self._facts.doubted(name, sequence, "")
 
     def _change(self, event: pb.Event, sequence: int) -> None:
         name = Name(event.source, event.database, event.collection)
@@ -115,7 +143,7 @@ class Applying:
         """A change came as a letter: what its row is now, nobody knows."""
         letter = msgspec.json.decode(event.full_document, type=_Letter)
         name = Name(event.source, letter.database, letter.collection)
-        if letter.key is None or bytes(letter.key) == b"null":
+        if bytes(letter.key) == b"null":
             self._facts.doubted(name, sequence, event.document_id)
             return
         place, shortened = row_key(self._facts.heard(name, sequence).number, bytes(letter.key))

@@ -33,7 +33,7 @@ def require_complete(facts: Facts, sources: Iterable[str], criteria: Criteria) -
                     source=source,
                     what=str(name),
                     under_way=_under_way(facts, source, name),
-                    undecoded=found.complete,
+                    undecoded=found.complete and all(one.letter for one in found.doubts),
                 )
         if not facts.source(source).whole_since and not _all_named(of_source, source, criteria):
             under_way = facts.source(source).copy is not None
