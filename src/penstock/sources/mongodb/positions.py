@@ -45,18 +45,13 @@ class Token(Struct, frozen=True, omit_defaults=True):
         return ClusterTime(int(self.data[2:10], 16), int(self.data[10:18], 16))
 
     @property
-    def beyond(self) -> "Token":
-        """A place right after this one that is no event's, so that any stream may start at it.
+    def is_of_event(self) -> bool:
+        """Whether it is an event's, and not that of a moment between two.
 
-        The server refuses an event's token where the stream's filter leaves that event out, as if
-        the history were lost. A time belongs to one write or transaction, and a position never
-        lies inside of one, so right after is the next time. Source: resume_token.h; after the
-        time come the token's version (4 digits) and its type, 0x29 (zero) for no event's.
+        Source: resume_token.h; after the time come the token's version (4 digits) and its type,
+        0x29 (zero) for no event's.
         """
-        if self.data[22:24] == "29":
-            return self
-        time = self.time
-        return Token(f"82{time.t:08X}{time.i + 1:08X}{self.data[18:22]}29296E04")
+        return self.data[22:24] != "29"
 
 
 class Server(Struct, frozen=True, omit_defaults=True):

@@ -448,8 +448,9 @@ class MongoSource:
         """Where a stream of the new scope goes on after `token`, which an old one has given.
 
         The token itself where more follows it. The server refuses an event's token where the scope
-        leaves that event out; then, and where nothing follows, the time after it is as good:
-        whatever else one write did at that time was of the same collection, or is not there.
+        leaves that event out, as if the history were lost; then, and where nothing follows, the
+        time after it is as good: a time belongs to one write or transaction, and a position never
+        lies inside of one.
         """
         cursor = ChangeCursor(client, self.config, source=self.name, patience=self._patience)
         try:
@@ -460,19 +461,31 @@ class MongoSource:
                 return token  # the event that follows
             if not is_lost(error):
                 raise
-            return token.beyond
+            reply = None
         finally:
             await cursor.close()
-        return token if reply.events else token.beyond
+        if not token.is_of_event or (reply and reply.events):
+            return token
+        # The server writes the token of that time: its form differs between versions.
+        after = Timestamp(token.time.t, token.time.i + 1)
+        return await self._opened(client, deployment, after, proven=False)
 
     async def _opened(
-        self, client: Client, deployment: Deployment, at: Timestamp | None = None
+        self,
+        client: Client,
+        deployment: Deployment,
+        at: Timestamp | None = None,
+        *,
+        proven: bool = True,
     ) -> Token:
-        """Where a stream stands that is opened at a time, or now. Raises if that time is gone."""
+        """Where a stream stands that is opened at a time, or now.
+
+        Raises if that time is gone; unless that is to be `proven`, who goes on from there sees it.
+        """
         cursor = ChangeCursor(client, self.config, source=self.name, patience=self._patience)
         try:
             token = await cursor.open(pipeline_of(self.config, deployment, at=at))
-            if at is not None:
+            if at is not None and proven:
                 await cursor.more(await_ms=1, events_max=1)
             return token
         finally:
