@@ -127,12 +127,14 @@ def loaded(stored: Any) -> Any:
 def folded(events: list[AnyEvent]) -> dict[str, Any]:
     """The rows that applying `events` in their order ends with, by collection and key.
 
-    A rename takes its rows away, as a drop does: what it brings to the new name must be copied.
+    A rename takes its rows away, as a drop does, and those that had the new name: what it brings to
+    that must be copied.
     """
     rows: dict[str, Any] = {}
     for event in events:
         if isinstance(event, SchemaEvent) and event.operation in {"drop", "rename"}:
-            gone = f"{event.collection}/"
+            replaced = json.loads(bytes(event.description)).get("to", {}).get("coll")
+            gone = tuple(f"{name}/" for name in (event.collection, replaced) if name)
             rows = {key: row for key, row in rows.items() if not key.startswith(gone)}
         if not isinstance(event, ChangeEvent):
             continue

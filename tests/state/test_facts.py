@@ -309,3 +309,21 @@ def test_of_renames_that_are_not_remembered_none_is_guessed(
     assert facts.called_now(B, at=3) == B
     assert facts.called_now(Name("shop", "db", "c"), at=3) == Name("shop", "db", "d")
     assert facts.called_now(Name("crm", "db", "a"), at=0) == Name("crm", "db", "a")
+
+
+@pytest.mark.parametrize("how", ["create", "rename"])
+def test_a_collection_whose_rows_no_event_told_is_whole_once_they_were_copied(how: str) -> None:
+    """P6, P19: it was created before our eyes, and is not empty for that."""
+    first = schema(
+        "shop", "create", "a" if how == "create" else "b", {"rowsFollow": how == "create"}
+    )
+    events: list[AnyEvent] = [STARTED, COMPLETED, first]
+    if how == "rename":
+        events.append(
+            schema("shop", "rename", "b", {"to": {"db": "db", "coll": "a"}, "rowsFollow": True})
+        )
+    facts = known(*events)
+    assert not facts.collections[A].whole
+    for sequence, event in enumerate(SECOND, len(events) + 1):
+        facts.control(event, sequence, is_empty=lambda _: False)
+    assert facts.collections[A].whole

@@ -152,6 +152,7 @@ class Facts:
         match event.operation:
             case "create":
                 self._created(name, sequence, is_empty)
+                self._rows_follow(name, event)
             case "drop":
                 self._emptied(name, sequence)
             case "dropDatabase":
@@ -161,6 +162,7 @@ class Facts:
             case "rename":
                 said = msgspec.json.decode(event.description, type=_Rename)
                 self._renamed(name, said, sequence)
+                self._rows_follow(Name(name.source, said.to.db, said.to.coll), event)
             case _:
                 pass
 
@@ -172,6 +174,12 @@ class Facts:
             known = structs.replace(known, complete=True, doubts=(), left=False, since=sequence)
             self._put(name, known)
         # Rows of before a gap stay: that they are gone is told once a copy proves it.
+
+    def _rows_follow(self, name: Name, event: SchemaEvent) -> None:
+        """A collection has rows that no event told, if the event says so: a copy brings them."""
+        known = self.collections.get(name)
+        if known is not None and msgspec.json.decode(event.description).get("rowsFollow"):
+            self._put(name, structs.replace(_uncopied(known), complete=False))
 
     def _emptied(self, name: Name, sequence: int) -> None:
         """The collection has no rows at this place, whatever was known of it."""

@@ -32,11 +32,13 @@ from penstock.sources.mongodb.normalise import Change, Normaliser, raw_token
 from penstock.sources.mongodb.poison import DeadLetters, is_reserved
 from penstock.sources.mongodb.positions import Copying, MongoPosition, PositionWriter, Token
 from penstock.sources.mongodb.replay import Inbox, Rereader
-from penstock.sources.mongodb.snapshot import read_chunk
+from penstock.sources.mongodb.snapshot import read_chunk, was_filled_unseen
 
 BUSY_AWAIT_MS = 2
 """How long the server waits for more while we have something else to do, or to find out."""
 _NAMING_TRIES = 100
+_MAY_BRING_ROWS = frozenset({"create", "rename"})
+"""Events after which a collection may have documents that no insert told."""
 ENVELOPE = (
     *("operationType", "ns", "documentKey", "clusterTime", "wallTime"),
     *("txnNumber", "lsid", "collectionUUID"),
@@ -230,12 +232,13 @@ class Session:
             parts, refusal = self._normaliser.parts(raw), self._letters.reserved(event)
             return self._poisoned(self._letters.change(parts, refusal))
         self._seen = change.token
-        if type(event) is not SchemaEvent or event.operation != "rename":
+        if type(event) is not SchemaEvent or event.operation not in _MAY_BRING_ROWS:
             return self.assembler.add(change)
-        # Before the rename's commit gets a position, for that must say what is left to copy; and
+        # Before the event's commit gets a position, for that must say what is left to copy; and
         # after the open transaction got its own, for that must not tell of what comes later.
         ended = self.assembler.ended_before(change)
-        items = self.assembler.add(self._renamed(change))
+        took = self._created if event.operation == "create" else self._renamed
+        items = self.assembler.add(took(change))
         return items if ended is None else (ended, *items)
 
     def _poisoned(self, change: Change) -> Sequence[Commit | Fragment]:
@@ -355,26 +358,46 @@ class Session:
         facts = json.decode(change.event.description)  # type: ignore[union-attr]
         source = (change.event.database, change.event.collection)
         target = (facts["to"]["db"], facts["to"]["coll"])
-        namespaces, copying = self._config.namespaces, self._writer.copying
+        namespaces = self._config.namespaces
         if target not in namespaces:
-            said = Raw(json.encode({**facts, "targetCaptured": False}))
-            return structs.replace(change, event=structs.replace(change.event, description=said))
-        if copying is None:
-            if source not in namespaces:
-                snapshot, covers = change.token.data, (target,)
-                self._copy_on(Copying(snapshot=snapshot, pending=covers, covers=covers))
+            return _with(change, facts, targetCaptured=False)
+        if source not in namespaces or was_filled_unseen(source[1]):
+            self._copy_anew(target, change.token)
+            return _with(change, facts, rowsFollow=True)
+        if self._writer.copying is not None:
+            self._copy_anew(target, change.token)
+        return change
+
+    def _created(self, change: Change) -> Change:
+        """Copy a capped collection: cloneCollectionAsCapped fills it, which no stream tells.
+
+        Returns the change, which says so.
+        """
+        event = change.event
+        facts = json.decode(event.description)  # type: ignore[union-attr]
+        made = facts.get("operationDescription", {})
+        namespace = (event.database, event.collection)
+        if made.get("temp") or not made.get("capped") or namespace not in self._config.namespaces:
             return change
-        under_way = copying.pending[:1] == (target,)
+        self._copy_anew(namespace, change.token)
+        return _with(change, facts, rowsFollow=True)
+
+    def _copy_anew(self, namespace: Namespace, token: Token) -> None:
+        """Copy a collection from its beginning, also where the copy under way has had it."""
+        copying = self._writer.copying
+        if copying is None:
+            self._copy_on(Copying(snapshot=token.data, pending=(namespace,), covers=(namespace,)))
+            return
+        under_way = copying.pending[:1] == (namespace,)
         self._copy_on(
             structs.replace(
                 copying,
-                pending=(*(left for left in copying.pending if left != target), target),
+                pending=(*(left for left in copying.pending if left != namespace), namespace),
                 after=None if under_way else copying.after,
                 copies=copying.copies + 1,
-                covers=(*(one for one in copying.covers if one != target), target),
+                covers=(*(one for one in copying.covers if one != namespace), namespace),
             )
         )
-        return change
 
     def _said(self, operation: str, copying: Copying) -> Commit:
         ends = operation == "snapshot_completed"
@@ -446,6 +469,12 @@ class Session:
                     return raw
                 break
         raise error
+
+
+def _with(change: Change, facts: Mapping[str, object], **more: bool) -> Change:
+    """The change whose description says more."""
+    description = Raw(json.encode({**facts, **more}))
+    return structs.replace(change, event=structs.replace(change.event, description=description))
 
 
 def system_event(

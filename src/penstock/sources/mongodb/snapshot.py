@@ -15,21 +15,30 @@ In between, a fold may show a value older than the row for a moment, never at th
 stream and copy alternate, the position never falls behind by more than one chunk, however long
 the copy takes.
 
-A collection that is created meanwhile is wholly in the stream. One that is renamed takes documents
-along that were not copied, so the new name is copied too; and no chunk is read, nor the snapshot
-completed, before the stream was read past the last chunk's time, so that no rename is missed. Past
-means: up to a later time, or, in a reply that was asked for after the chunk was read, up to that
-very time. A stream that was opened "now" stands at the time that the next write will get, and
-such a position sorts before that write: in a reply that was under way already, it says nothing.
+A collection that is created meanwhile is wholly in the stream, but for a capped one. The server
+fills it with writes that it hides from streams (marked fromMigrate) for convertToCapped, which
+makes another one and renames it, and for cloneCollectionAsCapped. The latter keeps a lock on the
+database meanwhile, so the first chunk of a capped collection is read once dbStats, which wants the
+lock too, has got an answer. Source: mongo/src/mongo/db/catalog/capped_utils.cpp; seen on 6.0.5 and
+6.0.27.
+
+A collection that is renamed takes documents along that were not copied, so the new name is copied
+too; and no chunk is read, nor the snapshot completed, before the stream was read past the last
+chunk's time, so that no rename is missed. Past means: up to a later time, or, in a reply that was
+asked for after the chunk was read, up to that very time. A stream that was opened "now" stands at
+the time that the next write will get, and such a position sorts before that write: in a reply that
+was under way already, it says nothing.
 """
 
+import re
 import struct
 from typing import Any
 
 from bson import Int64, MaxKey, MinKey, Timestamp
 from bson.raw_bson import RawBSONDocument
 from msgspec import Struct
-from pymongo.errors import OperationFailure
+from pymongo import ReadPreference
+from pymongo.errors import ExecutionTimeout, OperationFailure
 
 from penstock.event import ClusterTime
 from penstock.sources.mongodb.config import MongoSourceConfig
@@ -37,6 +46,15 @@ from penstock.sources.mongodb.cursor import RAW
 from penstock.sources.mongodb.deployment import Client
 from penstock.sources.mongodb.faithful import InexactError
 from penstock.sources.mongodb.namespaces import SYSTEM_DATABASES
+
+_LOCK_MS = 1000
+"""How long a look at a lock may keep everything else waiting."""
+_CONVERTED = re.compile(r"tmp\w{5}\.convertToCapped\.")
+
+
+def was_filled_unseen(collection: str) -> bool:
+    """Whether it is what convertToCapped fills, to be renamed then."""
+    return _CONVERTED.match(collection) is not None
 
 
 class Chunk(Struct, frozen=True):
@@ -91,8 +109,9 @@ async def read_chunk(
     only `last` says that there are no more. What has the collection's name now and is none, a view
     or a time series, has no stream, and so no documents either.
     """
-    try:
-        chunk = await _read(
+
+    async def read(not_before: ClusterTime | None) -> Chunk:
+        return await _read(
             *(client, namespace),
             after=after,
             limit=limit,
@@ -100,27 +119,54 @@ async def read_chunk(
             start=start,
             stop=stop,
         )
+
+    try:
+        chunk = await read(not_before)
     except OperationFailure:
         # A view refuses `min`.
-        at = await _other_at(client, namespace)
-        if at is None:
-            raise
-    else:
-        # Asked behind the read: it may have got the name just before that.
-        at = await _other_at(client, namespace)
-        if at is None:
-            return chunk
-    return Chunk([], after, True, at)
+        found = await _found(client, namespace)
+        if found.other:
+            return Chunk([], after, True, found.at)
+        raise
+    # Asked behind the read: it may have got the name just before that.
+    found = await _found(client, namespace)
+    if found.other:
+        return Chunk([], after, True, found.at)
+    if not found.capped or after is not None:
+        return chunk
+    filled_at = await _filled_at(client, namespace[0])
+    if filled_at is None:
+        return Chunk([], after, False, found.at)
+    return await read(max(filled_at, not_before or filled_at))
 
 
-async def _other_at(client: Client, namespace: tuple[str, str]) -> ClusterTime | None:
-    """A time of the server when the name was that of something else than a collection.
+class _Found(Struct, frozen=True):
+    """What has a name."""
 
-    None if it is not, and if nothing has the name: a drop is told by the stream.
-    """
+    at: ClusterTime
+    """A time of the server when it had."""
+    other: bool
+    """It is no collection. False where nothing has the name: a drop is told by the stream."""
+    capped: bool
+
+
+async def _found(client: Client, namespace: tuple[str, str]) -> _Found:
     database, collection = namespace
     reply = await client[database].command({"listCollections": 1, "filter": {"name": collection}})
-    if all(found["type"] == "collection" for found in reply["cursor"]["firstBatch"]):
+    time, there = reply["operationTime"], reply["cursor"]["firstBatch"]
+    return _Found(
+        at=ClusterTime(time.time, time.inc),
+        other=any(one["type"] != "collection" for one in there),
+        capped=any(one["options"].get("capped", False) for one in there),
+    )
+
+
+async def _filled_at(client: Client, database: str) -> ClusterTime | None:
+    """A time at which nobody fills a collection of the database unseen; None while one does."""
+    command = {"dbStats": 1, "maxTimeMS": _LOCK_MS}
+    try:
+        reply = await client[database].command(command, read_preference=ReadPreference.PRIMARY)
+    except ExecutionTimeout:
         return None
     time = reply["operationTime"]
     return ClusterTime(time.time, time.inc)

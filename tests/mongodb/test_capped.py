@@ -1,0 +1,98 @@
+"""Documents that a server puts into capped collections, which no stream tells, are copied."""
+
+import threading
+import uuid
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from pymongo import AsyncMongoClient, MongoClient
+
+from penstock.event import SystemEvent
+from penstock.sources.mongodb.snapshot import read_chunk
+from penstock.testing.servers import MongoReplicaSet
+from tests.mongodb.support import Reading, folded, reading, stored_rows
+from tests.waiting import wait_until
+
+Client = MongoClient[dict[str, Any]]
+pytestmark = pytest.mark.server
+
+
+@pytest.fixture(params=["mongo", "mongo6027"])
+def server(request: pytest.FixtureRequest) -> MongoReplicaSet:
+    found: MongoReplicaSet = request.getfixturevalue(request.param)
+    return found
+
+
+@pytest.fixture
+def client(server: MongoReplicaSet) -> Iterator[Client]:
+    with MongoClient[dict[str, Any]](server.uri) as client:
+        yield client
+
+
+@pytest.fixture
+def name(client: Client) -> Iterator[str]:
+    name = f"test_{uuid.uuid4().hex[:12]}"
+    yield name
+    client.drop_database(name)
+
+
+def copies(read: Reading) -> int:
+    """How many copies are complete."""
+    return sum(
+        isinstance(event, SystemEvent) and event.operation == "snapshot_completed"
+        for event in read.events
+    )
+
+
+@pytest.mark.parametrize("start", ["snapshot", "now"])
+async def test_a_collection_that_is_made_capped_keeps_the_rows_that_it_has_then(
+    server: MongoReplicaSet, client: Client, name: str, start: str
+) -> None:
+    """P6: it is another one that gets its name, and too small for all documents."""
+    database = client[name]
+    database["a"].insert_many({"_id": n, "text": "x" * 100} for n in range(50))
+    database["b"].insert_one({"_id": 1})
+    before = 1 if start == "snapshot" else 0
+    async with reading(server.uri, database=name, start=start) as read:
+        await read.until(lambda r: copies(r) == before and r.position is not None)
+        database.command({"convertToCapped": "a", "size": 4096})
+        await read.until(lambda r: copies(r) == before + 1)
+        database["a"].insert_one({"_id": "later"})
+        await read.until(lambda r: bool(r.changes) and r.changes[-1].document_id == "later")
+    wanted = stored_rows(database, ["a", "b"] if before else ["a"])
+    assert 1 < len(wanted) < 50
+    assert folded(read.events) == wanted
+
+
+async def test_a_collection_that_is_cloned_as_a_capped_one_has_all_of_its_rows(
+    server: MongoReplicaSet, client: Client, name: str
+) -> None:
+    """P6: the stream tells that it was made, and nothing of what is in it."""
+    database = client[name]
+    database["a"].insert_many({"_id": n} for n in range(9))
+    async with reading(server.uri, database=name, start="snapshot", exclude=("a",)) as read:
+        await read.until(lambda r: copies(r) == 1)
+        database.command({"cloneCollectionAsCapped": "a", "toCollection": "b", "size": 4096})
+        await read.until(lambda r: copies(r) == 2)
+    assert folded(read.events) == stored_rows(database, ["b"])
+
+
+async def test_a_capped_collection_is_read_once_the_server_has_filled_it(
+    server: MongoReplicaSet, client: Client, name: str
+) -> None:
+    """P6: a copy that begins while it is filled, by a write of which no stream tells."""
+    database = client[name]
+    rows = 30_000
+    database["a"].insert_many({"_id": n, "text": "x" * 100} for n in range(rows))
+    command = {"cloneCollectionAsCapped": "a", "toCollection": "b", "size": 1 << 24}
+    async with AsyncMongoClient[dict[str, Any]](server.uri) as reader:
+        await reader.admin.command("ping")
+        clones = threading.Thread(target=database.command, args=(command,))
+        clones.start()
+        wait_until(database["b"].estimated_document_count)
+        chunk = await read_chunk(reader, (name, "b"), after=None, limit=rows)
+        while not chunk.last:
+            chunk = await read_chunk(reader, (name, "b"), after=None, limit=rows)
+        assert len(chunk.documents) == rows
+        clones.join()
