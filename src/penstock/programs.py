@@ -21,6 +21,7 @@ from contextlib import suppress
 from typing import Any, Final, NoReturn
 
 _PR_SET_PDEATHSIG: Final = 1
+_PF_EXITING: Final = 0x4
 _NOT_STARTED: Final = 127
 
 
@@ -71,8 +72,8 @@ def _supervise(starter: int, command: Sequence[str]) -> None:
         _become([*command], supervisor)
     program_ended = os.pidfd_open(program)
     _let_go_of_all_but(starter_ended, program_ended)
-    ready, _, _ = select.select([starter_ended, program_ended], [], [])
-    if program_ended not in ready and os.getpgrp() == supervisor:
+    select.select([starter_ended, program_ended], [], [])
+    if _is_ending(starter, starter_ended) and os.getpgrp() == supervisor:
         os.killpg(supervisor, signal.SIGKILL)
     code = os.waitstatus_to_exitcode(os.waitpid(program, 0)[1])
     if code < 0:
@@ -80,6 +81,18 @@ def _supervise(starter: int, command: Sequence[str]) -> None:
             signal.signal(-code, signal.SIG_DFL)
         os.kill(supervisor, -code)
     os._exit(code)
+
+
+def _is_ending(pid: int, ended: int) -> bool:
+    """Whether a process has ended, or is about to: it closes its pipes before, and a program that
+    sees that may end sooner than its starter. Source: proc_pid_stat(5), flags; PF_EXITING."""
+    if select.select([ended], [], [], 0)[0]:
+        return True
+    try:
+        with open(f"/proc/{pid}/stat") as stat:  # noqa: PTH123
+            return bool(int(stat.read().rpartition(")")[2].split()[6]) & _PF_EXITING)
+    except OSError:
+        return True
 
 
 def _become(command: list[str], supervisor: int) -> NoReturn:

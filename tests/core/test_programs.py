@@ -10,6 +10,7 @@ import pytest
 
 from penstock.programs import start_program
 from penstock.testing.leftovers import marked_processes
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="supervises on Linux only")
 
@@ -40,6 +41,34 @@ def test_after_kill_9_of_the_starter_neither_the_program_nor_its_child_lives() -
         assert starter.stdout.read() == b""  # the end: nobody has this pipe open any more
         while marked_processes(MARK, mark):
             pass  # the supervisor does not have it
+
+
+READER = """
+import asyncio
+from asyncio.subprocess import PIPE
+from penstock.programs import start_program
+
+async def main():
+    await start_program(["sh", "-c", "sleep 900 & echo started; exec cat"], stdin=PIPE)
+    await asyncio.Event().wait()
+
+asyncio.run(main())
+"""
+
+
+def test_a_program_that_ends_because_its_starter_was_killed_leaves_no_child() -> None:
+    """It sees the end of its input before the supervisor sees the end of the starter."""
+    mark = str(os.getpid())
+    for _ in range(10):
+        with subprocess.Popen(
+            [sys.executable, "-c", READER],
+            stdout=subprocess.PIPE,
+            env={**os.environ, MARK: mark},
+        ) as starter:
+            assert starter.stdout is not None
+            assert starter.stdout.readline() == b"started\n"
+            starter.kill()
+        wait_until(lambda: not marked_processes(MARK, mark))
 
 
 def test_a_process_that_asked_for_it_ends_with_its_parent() -> None:
