@@ -1,13 +1,14 @@
 """Programs that do not outlive the process that started them, even if that is killed with SIGKILL.
 
 A supervisor stands between the two: this module, run as a program that imports nothing but the
-standard library. It leads a session of its own. When the starter dies it kills the session: the
-program and all that the program started. When the program ends it ends the same way.
+standard library. It leads a session of its own, and in that a process group. When the starter dies
+it kills the group: the program and all that the program started, but for what has left the group.
+When the program ends it ends the same way.
 
-On other systems than Linux a program is started without a supervisor.
+On other systems than Linux, and where Python or the kernel has no pidfd_open(2), a program is
+started without a supervisor.
 """
 
-import asyncio
 import ctypes
 import errno
 import os
@@ -18,26 +19,32 @@ import sys
 import threading
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn
+
+if TYPE_CHECKING:
+    import asyncio
 
 _PR_SET_PDEATHSIG: Final = 1
 _PF_EXITING: Final = 0x4
 _NOT_STARTED: Final = 127
 
 
-async def start_program(command: Sequence[str], **options: Any) -> asyncio.subprocess.Process:
+async def start_program(command: Sequence[str], **options: Any) -> "asyncio.subprocess.Process":
     """As asyncio.create_subprocess_exec, in a session of its own, for a program that ends with us.
 
-    Kill its session to end it with all that it started; killing the process alone ends the program.
-    Raises OSError if there is no such program.
+    Kill its process group to end it with all that it started; killing the process alone ends the
+    program. Raises OSError if there is no such program; one that cannot be run all the same, as a
+    script without its interpreter, ends with exit code 127 and says why on its standard error.
     """
+    import asyncio  # the supervisor, which is this module too, starts without it
+
     return await asyncio.create_subprocess_exec(
         *_supervised(command), start_new_session=True, **options
     )
 
 
 def _supervised(command: Sequence[str]) -> Sequence[str]:
-    if sys.platform != "linux":
+    if sys.platform != "linux" or not hasattr(os, "pidfd_open"):
         return command
     if shutil.which(command[0]) is None:
         code = errno.EACCES if os.path.exists(command[0]) else errno.ENOENT  # noqa: PTH110
@@ -50,8 +57,8 @@ def end_with_parent() -> None:
     parent = os.getppid()
     try:
         ended = os.pidfd_open(parent)
-    except OSError:
-        return  # gone before we looked, or not Linux
+    except (OSError, AttributeError):
+        return  # gone before we looked, or nobody can be told here
     if os.getppid() != parent:
         os.kill(os.getpid(), signal.SIGKILL)
 
@@ -63,9 +70,14 @@ def end_with_parent() -> None:
 
 
 def _supervise(starter: int, command: Sequence[str]) -> None:
-    starter_ended = os.pidfd_open(starter)
+    try:
+        starter_ended = os.pidfd_open(starter)
+    except ProcessLookupError:
+        os._exit(_NOT_STARTED)
+    except OSError:
+        _run([*command])  # the kernel does not have it, or does not let us
     if os.getppid() != starter:
-        return
+        os._exit(_NOT_STARTED)
     supervisor = os.getpid()
     program = os.fork()
     if program == 0:
@@ -98,13 +110,18 @@ def _is_ending(pid: int, ended: int) -> bool:
 def _become(command: list[str], supervisor: int) -> NoReturn:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() == supervisor:
-        # Python ignores these, and a program would inherit that.
-        for ignored in (signal.SIGPIPE, signal.SIGXFSZ):
-            signal.signal(ignored, signal.SIG_DFL)
-        try:
-            os.execvp(command[0], command)  # noqa: S606
-        except OSError as error:
-            os.write(2, f"{command[0]} cannot be started: {error}\n".encode())
+        _run(command)
+    os._exit(_NOT_STARTED)
+
+
+def _run(command: list[str]) -> NoReturn:
+    # Python ignores these, and a program would inherit that.
+    for ignored in (signal.SIGPIPE, signal.SIGXFSZ):
+        signal.signal(ignored, signal.SIG_DFL)
+    try:
+        os.execvp(command[0], command)  # noqa: S606
+    except OSError as error:
+        os.write(2, f"{command[0]} cannot be started: {error}\n".encode())
     os._exit(_NOT_STARTED)
 
 

@@ -39,8 +39,7 @@ def test_after_kill_9_of_the_starter_neither_the_program_nor_its_child_lives() -
         assert len(marked_processes(MARK, mark)) == 4  # with the supervisor
         starter.kill()
         assert starter.stdout.read() == b""  # the end: nobody has this pipe open any more
-        while marked_processes(MARK, mark):
-            pass  # the supervisor does not have it
+        wait_until(lambda: not marked_processes(MARK, mark))  # the supervisor does not have it
 
 
 READER = """
