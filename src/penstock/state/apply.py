@@ -4,6 +4,7 @@ import traceback
 from collections.abc import Iterable, Sequence
 from typing import Any, Protocol
 
+import lmdb
 import msgspec
 import structlog
 
@@ -92,25 +93,26 @@ class Applying:
 
     def _change_or_doubt(self, event: pb.Event, sequence: int) -> None:
         """Apply a change. What cannot be applied leaves its own collection in doubt until that is
-        copied anew, and no other one."""
+        copied again, and no other one."""
         try:
             self._change(event, sequence)
-        except LogError:
-            raise  # of the state's own store
+        except (LogError, lmdb.Error, MemoryError):
+            raise  # of the state's own store, or of the moment
         except Exception as error:
-            # Where it happened, but not its text, which might quote a document.
-            logger.warning(
-                "state has a row in doubt",
-                source=event.source,
-                collection=event.collection,
-                sequence=sequence,
-                error=type(error).__name__,
-                where=traceback.format_tb(error.__traceback__),
-            )
+            name = Name(event.source, event.database, event.collection)
+            known = self._facts.collections.get(name)
+            if known is None or all(doubt.letter for doubt in known.doubts):
+                # Where it happened, but not its text, which might quote a document.
+                logger.warning(
+                    "state has a collection in doubt",
+                    collection=str(name),
+                    sequence=sequence,
+                    error=type(error).__name__,
+                    where=traceback.format_tb(error.__traceback__),
+                )
             if event.collection == DEAD_LETTERS:
-                self._facts.interrupted(event.source)  # nobody knows which collection it is about
+                self._facts.interrupted(event.source)  # its collection is unknown
             else:
-                name = Name(event.source, event.database, event.collection)
                 self._facts.doubted(name, sequence, "")
 
     def _change(self, event: pb.Event, sequence: int) -> None:

@@ -176,7 +176,7 @@ class Facts:
         # Rows of before a gap stay: that they are gone is told once a copy proves it.
 
     def _rows_follow(self, name: Name, event: SchemaEvent) -> None:
-        """A collection has rows that no event told, if the event says so: a copy brings them."""
+        """The event may say that rows exist without events: incomplete until they are copied."""
         known = self.collections.get(name)
         if known is not None and msgspec.json.decode(event.description).get("rowsFollow"):
             self._put(name, structs.replace(_uncopied(known), complete=False))
