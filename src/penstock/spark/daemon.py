@@ -16,6 +16,7 @@ import importlib
 import os
 import sys
 import time
+from contextlib import suppress
 from typing import Any, Final
 
 LONG_SECONDS: Final = 0.02
@@ -43,16 +44,17 @@ def preload(module: str) -> None:
 
     NumPy seeds its random numbers when it is loaded: each worker is to have its own.
     """
-    # Its pool of threads, of which a worker with one task has no use, would be lost in the fork.
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    if "OMP_NUM_THREADS" not in os.environ:
+        # A worker with one task has no use for its pool of threads, which a fork would lose.
+        os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     importlib.import_module(module)
     # Elsewhere not every library that these load can be forked.
     if module == _TASKS and sys.platform == "linux":
         for name in PRELOADED:
-            importlib.import_module(name)
-        import numpy as np
-
-        os.register_at_fork(after_in_child=np.random.seed)
+            with suppress(ImportError):  # a task that needs it says so
+                importlib.import_module(name)
+        if (numpy := sys.modules.get("numpy")) is not None:
+            os.register_at_fork(after_in_child=numpy.random.seed)
     gc.freeze()
 
 
