@@ -84,9 +84,11 @@ pyright: setup
 # By the file: what a module starts is started once.
 BY_FILE := PENSTOCK_SERVERS_REQUIRED=true $(PYTEST) -n 3 --dist loadfile --no-loadscope-reorder
 
-# The parts of the tests, each with the folders of tests/ that are in it. A folder is in one part.
+# The parts of the tests, each with the folders of tests/ that are in it. A folder is in one part; the
+# tests of the tests themselves are in core.
 PARTS := core capture audit captures mongodb mysql service spark static store zero
 FOLDERS_core := core deploy flight log state subscribe
+FILES_core := $(wildcard tests/test_*.py)
 FOLDERS_capture := archive capture checkpoints
 FOLDERS_audit := audit
 FOLDERS_captures := access captures
@@ -108,11 +110,11 @@ test-%: parts-complete ## The tests of one part: see make parts
 	@test -n "$(FOLDERS_$*)" || { echo "No part $*: the parts are $(PARTS)." >&2; exit 1; }
 	@since=$$(date +%s); $(MAKE) --no-print-directory $(if $(filter static,$*),setup,servers); \
 	export PENSTOCK_SETUP_SECONDS=$$(( $$(date +%s) - since )); \
-	$(BY_FILE) -m "not soak" $(FOLDERS_$*:%=tests/%)
+	$(BY_FILE) -m "not soak" $(FOLDERS_$*:%=tests/%) $(FILES_$*)
 
 .PHONY: parts
 parts: parts-complete ## List the parts and their folders
-	@$(foreach part,$(PARTS),echo 'make test-$(part): $(FOLDERS_$(part):%=tests/%)';)
+	@$(foreach part,$(PARTS),echo 'make test-$(part): $(FOLDERS_$(part):%=tests/%) $(FILES_$(part))';)
 
 .PHONY: parts-complete
 parts-complete:
