@@ -2,16 +2,21 @@
 
 import threading
 import uuid
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
 from typing import Any
 
+import bson
 import pytest
 from pymongo import AsyncMongoClient, MongoClient
 
 from penstock.event import SystemEvent
+from penstock.ports import KeyRange
+from penstock.sources.mongodb import snapshot
 from penstock.sources.mongodb.snapshot import read_chunk
 from penstock.testing.servers import MongoReplicaSet
-from tests.mongodb.support import Reading, folded, reading, stored_rows
+from tests.mongodb.support import Reading, folded, reading, source, stored_rows
+from tests.mongodb.test_ranges import read_all
 from tests.waiting import wait_until
 
 Client = MongoClient[dict[str, Any]]
@@ -43,6 +48,21 @@ def copies(read: Reading) -> int:
         isinstance(event, SystemEvent) and event.operation == "snapshot_completed"
         for event in read.events
     )
+
+
+@contextmanager
+def being_filled(database: Any) -> Generator[tuple[threading.Thread, int]]:
+    """The server fills `b` meanwhile: who does it, and how many rows it will have."""
+    rows = 60_000
+    database["a"].insert_many({"_id": n, "text": "x" * 200} for n in range(rows))
+    command = {"cloneCollectionAsCapped": "a", "toCollection": "b", "size": 1 << 26}
+    clones = threading.Thread(target=database.command, args=(command,))
+    clones.start()
+    try:
+        wait_until(database["b"].estimated_document_count)
+        yield clones, rows
+    finally:
+        clones.join()
 
 
 @pytest.mark.parametrize("start", ["snapshot", "now"])
@@ -82,17 +102,26 @@ async def test_a_capped_collection_is_read_once_the_server_has_filled_it(
     server: MongoReplicaSet, client: Client, name: str
 ) -> None:
     """P6: a copy that begins while it is filled, by a write of which no stream tells."""
-    database = client[name]
-    rows = 30_000
-    database["a"].insert_many({"_id": n, "text": "x" * 100} for n in range(rows))
-    command = {"cloneCollectionAsCapped": "a", "toCollection": "b", "size": 1 << 24}
     async with AsyncMongoClient[dict[str, Any]](server.uri) as reader:
         await reader.admin.command("ping")
-        clones = threading.Thread(target=database.command, args=(command,))
-        clones.start()
-        wait_until(database["b"].estimated_document_count)
-        chunk = await read_chunk(reader, (name, "b"), after=None, limit=rows)
-        while not chunk.last:
+        with being_filled(client[name]) as (clones, rows):
+            assert clones.is_alive()
             chunk = await read_chunk(reader, (name, "b"), after=None, limit=rows)
-        assert len(chunk.documents) == rows
-        clones.join()
+            while not chunk.last:
+                chunk = await read_chunk(reader, (name, "b"), after=None, limit=rows)
+            assert len(chunk.documents) == rows
+
+
+async def test_a_range_of_one_that_is_being_filled_begins_at_its_own_key(
+    server: MongoReplicaSet, client: Client, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The reading gives up waiting for a moment, and goes on where it was: at no key."""
+    monkeypatch.setattr(snapshot, "_LOCK_MS", 20)
+    async with reading(server.uri, database=name) as read, source(server.uri, database=name) as one:
+        assert read.position is not None
+        with being_filled(client[name]) as (clones, rows):
+            assert clones.is_alive()
+            half = bson.encode({"_id": rows // 2})
+            part = KeyRange(database=name, collection="b", start=half)
+            found = await read_all(one, part, read.position)
+    assert [int(row.document_id) for row in found] == list(range(rows // 2, rows))

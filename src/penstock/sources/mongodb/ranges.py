@@ -152,7 +152,11 @@ async def read(
         flat=config.flatten == "dot",
     )
     rest = KeyRange(
-        database=part.database, collection=part.collection, stop=part.stop, after=chunk.after
+        database=part.database,
+        collection=part.collection,
+        start=part.start if chunk.after is None else None,
+        stop=part.stop,
+        after=chunk.after,
     )
     events, inexact = told(
         *(normaliser, source, chunk),

@@ -32,7 +32,7 @@ from penstock.sources.mongodb.normalise import Change, Normaliser, raw_token
 from penstock.sources.mongodb.poison import DeadLetters, is_reserved
 from penstock.sources.mongodb.positions import Copying, MongoPosition, PositionWriter, Token
 from penstock.sources.mongodb.replay import Inbox, Rereader
-from penstock.sources.mongodb.snapshot import read_chunk, was_filled_unseen
+from penstock.sources.mongodb.snapshot import is_converted, read_chunk
 
 BUSY_AWAIT_MS = 2
 """How long the server waits for more while we have something else to do, or to find out."""
@@ -361,7 +361,7 @@ class Session:
         namespaces = self._config.namespaces
         if target not in namespaces:
             return _with(change, facts, targetCaptured=False)
-        if source not in namespaces or was_filled_unseen(source[1]):
+        if source not in namespaces or is_converted(source[1]):
             self._copy_anew(target, change.token)
             return _with(change, facts, rowsFollow=True)
         if self._writer.copying is not None:
@@ -369,7 +369,7 @@ class Session:
         return change
 
     def _created(self, change: Change) -> Change:
-        """Copy a capped collection: cloneCollectionAsCapped fills it, which no stream tells.
+        """Copy a capped collection: cloneCollectionAsCapped fills it without change events.
 
         Returns the change, which says so.
         """

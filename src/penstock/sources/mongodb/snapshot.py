@@ -18,9 +18,9 @@ the copy takes.
 A collection that is created meanwhile is wholly in the stream, but for a capped one. The server
 fills it with writes that it hides from streams (marked fromMigrate) for convertToCapped, which
 makes another one and renames it, and for cloneCollectionAsCapped. The latter keeps a lock on the
-database meanwhile, so the first chunk of a capped collection is read once dbStats, which wants the
-lock too, has got an answer. Source: mongo/src/mongo/db/catalog/capped_utils.cpp; seen on 6.0.5 and
-6.0.27.
+database meanwhile, so the first chunk of a capped collection is read once dataSize, which wants
+the lock too, has got an answer from the primary. Source: mongo/src/mongo/db/catalog/
+capped_utils.cpp; seen on 6.0.5 and 6.0.27.
 
 A collection that is renamed takes documents along that were not copied, so the new name is copied
 too; and no chunk is read, nor the snapshot completed, before the stream was read past the last
@@ -34,6 +34,7 @@ import re
 import struct
 from typing import Any
 
+import structlog
 from bson import Int64, MaxKey, MinKey, Timestamp
 from bson.raw_bson import RawBSONDocument
 from msgspec import Struct
@@ -47,13 +48,14 @@ from penstock.sources.mongodb.deployment import Client
 from penstock.sources.mongodb.faithful import InexactError
 from penstock.sources.mongodb.namespaces import SYSTEM_DATABASES
 
+logger = structlog.get_logger(__name__)
 _LOCK_MS = 1000
 """How long a look at a lock may keep everything else waiting."""
 _CONVERTED = re.compile(r"tmp\w{5}\.convertToCapped\.")
 
 
-def was_filled_unseen(collection: str) -> bool:
-    """Whether it is what convertToCapped fills, to be renamed then."""
+def is_converted(collection: str) -> bool:
+    """Whether this is the temporary collection of convertToCapped."""
     return _CONVERTED.match(collection) is not None
 
 
@@ -128,13 +130,13 @@ async def read_chunk(
         if found.other:
             return Chunk([], after, True, found.at)
         raise
-    # Asked behind the read: it may have got the name just before that.
+    # Ask after the read: it may have got the name just before that.
     found = await _found(client, namespace)
     if found.other:
         return Chunk([], after, True, found.at)
     if not found.capped or after is not None:
         return chunk
-    filled_at = await _filled_at(client, namespace[0])
+    filled_at = await _filled_at(client, namespace)
     if filled_at is None:
         return Chunk([], after, False, found.at)
     return await read(max(filled_at, not_before or filled_at))
@@ -161,13 +163,24 @@ async def _found(client: Client, namespace: tuple[str, str]) -> _Found:
     )
 
 
-async def _filled_at(client: Client, database: str) -> ClusterTime | None:
-    """A time at which nobody fills a collection of the database unseen; None while one does."""
-    command = {"dbStats": 1, "maxTimeMS": _LOCK_MS}
+async def _filled_at(client: Client, namespace: tuple[str, str]) -> ClusterTime | None:
+    """A time at which no command is filling the collection without events; None if one may be.
+
+    Only the primary of a set knows. Who connects to a secondary directly is told once in the log.
+    """
+    database, collection = namespace
+    where = client[database].with_options(read_preference=ReadPreference.PRIMARY)
+    command = {"dataSize": f"{database}.{collection}", "estimate": True, "maxTimeMS": _LOCK_MS}
     try:
-        reply = await client[database].command(command, read_preference=ReadPreference.PRIMARY)
+        reply = await where.command(command)
     except ExecutionTimeout:
         return None
+    if not (await where.command("hello")).get("isWritablePrimary", False):
+        logger.warning(
+            "a capped collection is read from a secondary, which cannot say whether "
+            "cloneCollectionAsCapped still fills it; connect to the replica set",
+            collection=f"{database}.{collection}",
+        )
     time = reply["operationTime"]
     return ClusterTime(time.time, time.inc)
 

@@ -480,7 +480,8 @@ class MongoSource:
     ) -> Token:
         """Where a stream stands that is opened at a time, or now.
 
-        Raises if that time is gone; unless that is to be `proven`, who goes on from there sees it.
+        With `proven`, raises if the oplog no longer reaches back to that time. Without, the next
+        read of the stream raises instead.
         """
         cursor = ChangeCursor(client, self.config, source=self.name, patience=self._patience)
         try:
