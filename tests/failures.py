@@ -1,4 +1,4 @@
-"""A test that fails is told at once, not only at the end of a run of half an hour.
+"""A test that fails is reported at once, not only at the end of a run of half an hour.
 
 A plugin of pytest, active where there is a terminal: in the process that controls the run.
 """

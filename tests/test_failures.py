@@ -1,15 +1,13 @@
-"""A failure is told while the run goes on."""
+"""A failure is reported while the run goes on."""
 
 import os
 import subprocess
 from pathlib import Path
 
 from tests.test_cleanup import PYTEST, ROOT, environment
+from tests.waiting import PATIENCE_SECONDS
 
 CODE = """
-import os
-
-
 def test_first():
     print("said " * 2)
     assert "seen" == "why"
@@ -27,7 +25,7 @@ def test_what_a_failed_test_says_is_printed_before_the_next_one_ends(tmp_path: P
     (tmp_path / "test_generated.py").write_text(CODE.format(go=go))
     command = (
         *(*PYTEST, "-c", str(tmp_path / "pytest.ini"), "-p", "tests.failures"),
-        *("-n", "1", "--timeout=60", "-p", "no:cacheprovider", str(tmp_path)),
+        *("-n", "1", f"--timeout={PATIENCE_SECONDS}", "-p", "no:cacheprovider", str(tmp_path)),
     )
     with subprocess.Popen(
         command, cwd=ROOT, env=environment(), stdout=subprocess.PIPE, text=True

@@ -13,6 +13,7 @@ import pytest
 from penstock.testing.leftovers import kill_marked, marked_processes
 from tests.cli.service import COMMAND, SHOP, Service, configure
 from tests.serve.dynamodb.support import served
+from tests.waiting import wait_until
 
 MARK = "PENSTOCK_TEST_KILLED"
 SECONDS_MAX = 10.0
@@ -81,9 +82,8 @@ class Marked:
         return found
 
     def wait_for(self, process: "subprocess.Popen[bytes]", begun: Callable[[], object]) -> None:
-        while not begun():
-            assert process.poll() is None, self.output()
-            time.sleep(0.05)  # processes of processes: nothing tells when they start
+        # Processes of processes: nothing tells when they start.
+        wait_until(begun, unless=lambda: process.poll() is not None, diagnose=self.output)
 
     def wait_until_all_are_gone(self) -> None:
         for jvm in self.alive(JVM):

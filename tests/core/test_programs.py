@@ -5,6 +5,8 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Generator
+from contextlib import contextmanager
 
 import pytest
 
@@ -27,15 +29,21 @@ asyncio.run(main())
 MARK = "PENSTOCK_TEST_PROGRAM"
 
 
-def test_after_kill_9_of_the_starter_neither_the_program_nor_its_child_lives() -> None:
-    mark = str(os.getpid())
+@contextmanager
+def started(code: str, mark: str) -> "Generator[subprocess.Popen[bytes]]":
+    """A process that has started a program, which has said so."""
     with subprocess.Popen(
-        [sys.executable, "-c", STARTER],
-        stdout=subprocess.PIPE,
-        env={**os.environ, MARK: mark},
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, env={**os.environ, MARK: mark}
     ) as starter:
         assert starter.stdout is not None
         assert starter.stdout.readline() == b"started\n"
+        yield starter
+
+
+def test_after_kill_9_of_the_starter_neither_the_program_nor_its_child_lives() -> None:
+    mark = str(os.getpid())
+    with started(STARTER, mark) as starter:
+        assert starter.stdout is not None
         assert len(marked_processes(MARK, mark)) == 4  # with the supervisor
         starter.kill()
         assert starter.stdout.read() == b""  # the end: nobody has this pipe open any more
@@ -59,13 +67,7 @@ def test_a_program_that_ends_because_its_starter_was_killed_leaves_no_child() ->
     """It sees the end of its input before the supervisor sees the end of the starter."""
     mark = str(os.getpid())
     for _ in range(10):
-        with subprocess.Popen(
-            [sys.executable, "-c", READER],
-            stdout=subprocess.PIPE,
-            env={**os.environ, MARK: mark},
-        ) as starter:
-            assert starter.stdout is not None
-            assert starter.stdout.readline() == b"started\n"
+        with started(READER, mark) as starter:
             starter.kill()
         wait_until(lambda: not marked_processes(MARK, mark))
 

@@ -71,7 +71,11 @@ assert [os.wait()[1] for _ in range(2)] == [0, 0]
 
 def test_what_is_loaded_before_a_fork_leaves_no_thread_and_no_random_numbers_to_share() -> None:
     ran = subprocess.run(
-        [sys.executable, "-c", _FORKED], check=True, timeout=60, capture_output=True, text=True
+        [sys.executable, "-c", _FORKED],
+        check=True,
+        timeout=PATIENCE_SECONDS,
+        capture_output=True,
+        text=True,
     )
     assert len(set(ran.stdout.split())) == 2
 

@@ -59,12 +59,14 @@ def preload(module: str) -> None:
 
 
 def main() -> None:
-    """Fork workers until Spark closes the standard input. argv: the module that they run."""
+    """Fork workers until Spark closes the standard input. argv: the module that they run, which
+    must be one of Spark's own."""
     from pyspark import daemon
 
     patched: Any = daemon
     patched.gc = Collector
-    preload(sys.argv[1] if len(sys.argv) > 1 else _TASKS)
+    named = sys.argv[1:2]
+    preload(named[0] if named and named[0].startswith("pyspark") else _TASKS)
     daemon.manager()
 
 

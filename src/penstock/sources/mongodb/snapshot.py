@@ -38,7 +38,6 @@ import structlog
 from bson import Int64, MaxKey, MinKey, Timestamp
 from bson.raw_bson import RawBSONDocument
 from msgspec import Struct
-from pymongo import ReadPreference
 from pymongo.errors import ExecutionTimeout, OperationFailure
 
 from penstock.event import ClusterTime
@@ -166,10 +165,11 @@ async def _found(client: Client, namespace: tuple[str, str]) -> _Found:
 async def _filled_at(client: Client, namespace: tuple[str, str]) -> ClusterTime | None:
     """A time at which no command is filling the collection without events; None if one may be.
 
-    Only the primary of a set knows. Who connects to a secondary directly is told once in the log.
+    Only the primary of a set knows, which the driver sends commands to. Who connects to a secondary
+    directly gets a warning.
     """
     database, collection = namespace
-    where = client[database].with_options(read_preference=ReadPreference.PRIMARY)
+    where = client[database]
     command = {"dataSize": f"{database}.{collection}", "estimate": True, "maxTimeMS": _LOCK_MS}
     try:
         reply = await where.command(command)
