@@ -13,7 +13,7 @@ from penstock.serve.access import Access, AccessConfig
 from penstock.serve.access.book import added, changing, revoked
 from penstock.serve.access.grants import WrittenGrant
 from penstock.serve.access.tokens import Record, new_token
-from penstock.serve.captures.graphql.endpoint import GraphqlEndpoint, graphql_endpoint
+from penstock.serve.captures.graphql.routes import GraphqlRoutes
 from penstock.serve.captures.grpc import CaptureServicer
 from penstock.serve.captures.service import CaptureService
 from penstock.serve.config import ServeConfig
@@ -81,7 +81,7 @@ class Service:
         self.grpc = self.http = self.flight = ""
         self.web: HttpServer | None = None
         self.captures: CaptureService
-        self.graphql: GraphqlEndpoint
+        self.graphql: GraphqlRoutes
 
     async def caught_up(self) -> None:
         """Wait until the current rows have the whole log."""
@@ -125,7 +125,7 @@ async def service(
         beside = [CaptureServicer(captures)]
         grpc = await serve_grpc(log, config, current=keeper, access=door, beside=beside)
         await stack.enter_async_context(grpc)
-        found.graphql = await graphql_endpoint(captures)
+        found.graphql = GraphqlRoutes(captures)
         telling = structs.replace(told(keeper, door, captures), graphql=found.graphql)
         http = await serve_http(config, telling)
         await stack.enter_async_context(http)

@@ -53,7 +53,7 @@ async def typed(served: Service, token: str, fields: str, query: str = TYPED) ->
 async def retyped(served: Service) -> None:
     """The types are those of what the log has now."""
     served.graphql.configure(served.captures.config)
-    await served.graphql.reloaded()
+    await (await served.graphql.endpoint()).reloaded()
 
 
 @pytest.mark.parametrize("configured", [False, True])

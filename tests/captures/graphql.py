@@ -10,7 +10,7 @@ from websockets.asyncio.client import ClientConnection
 from websockets.exceptions import ConnectionClosed
 from websockets.typing import Subprotocol
 
-from penstock.serve.captures.graphql.endpoint import graphql_endpoint
+from penstock.serve.captures.graphql.routes import GraphqlRoutes
 from penstock.serve.captures.service import CaptureService
 from penstock.serve.captures.sockets import ScopeOf
 from penstock.subscribe.scope import EVERYTHING
@@ -33,8 +33,8 @@ async def graphql_server(
     service: CaptureService, *, scope_of: ScopeOf = lambda _, __: EVERYTHING
 ) -> AsyncGenerator[str]:
     """A real server of /graphql; its address."""
-    endpoint = await graphql_endpoint(service)
-    async with listening(service, endpoint.routes(scope_of=scope_of)) as address:
+    routes = GraphqlRoutes(service).routes(scope_of=scope_of)
+    async with listening(service, routes) as address:
         yield address
 
 

@@ -18,6 +18,7 @@ from penstock.serve.captures.graphql.endpoint import graphql_endpoint
 from penstock.serve.captures.graphql.executing import execute
 from penstock.serve.captures.graphql.following import Client
 from penstock.serve.captures.graphql.messages import Operation
+from penstock.serve.captures.graphql.routes import GraphqlRoutes
 from penstock.serve.captures.service import CaptureService
 from penstock.serve.config import ServeConfig
 from penstock.serve.http import Told, serve_http
@@ -113,7 +114,7 @@ async def test_names_of_other_hosts_and_pages_of_other_origins_cannot_connect() 
             ready=None,  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
             metrics=None,  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
             captures=service,
-            graphql=await graphql_endpoint(service),
+            graphql=GraphqlRoutes(service),
         )
         async with await serve_http(ServeConfig(http="127.0.0.1:0"), told) as server:
             async with opened(server.address):

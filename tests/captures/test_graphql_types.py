@@ -1,5 +1,6 @@
 """Typed and untyped bodies over GraphQL, and what each subscription shows."""
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -8,6 +9,7 @@ from msgspec import Raw
 from penstock.event import Commit, Operation
 from penstock.serve.captures.graphql.endpoint import graphql_endpoint
 from penstock.serve.captures.graphql.inferring import shapes_of
+from penstock.serve.captures.graphql.routes import GraphqlRoutes
 from penstock.subscribe.scope import EVERYTHING, Grant, Scope
 from penstock.testing.contracts.capturing import (
     changed,
@@ -114,7 +116,7 @@ async def test_names_that_graphql_cannot_say_are_mapped_and_described() -> None:
     assert {"name": "_v", "description": "In documents: __v"} in fields
 
 
-async def test_types_are_inferred_at_the_start_and_stay_until_a_reload() -> None:
+async def test_types_are_inferred_once_and_stay_until_a_reload() -> None:
     """Whoever is connected at a reload keeps theirs."""
     query = """subscription { onOrdersDataChange(since: {beginning: true}) {
         ... on OrdersDataChange { body { fullDocument { at misfits } } } } }"""
@@ -135,6 +137,17 @@ async def test_types_are_inferred_at_the_start_and_stay_until_a_reload() -> None
         assert "onLinesDataChange" not in before.as_str()
         assert "onLinesDataChange" in after.as_str()
         assert "at: JSON" in after.as_str()
+
+
+async def test_a_reload_counts_while_the_first_types_are_made() -> None:
+    async with filled(1) as (_, service), service.running():
+        graphql = GraphqlRoutes(service)
+        making = asyncio.create_task(graphql.endpoint())
+        await asyncio.sleep(0)
+        graphql.configure(service.config.model_copy(update={"types": {"orders": {"at": "String"}}}))
+        endpoint = await making
+        await endpoint.reloaded()
+        assert "at: String" in (await endpoint.schema(EVERYTHING)).as_str()
 
 
 async def test_a_collection_without_types_is_told_untyped() -> None:

@@ -29,11 +29,18 @@ def settings_in(folder: Path) -> Settings:
 
 
 @pytest.mark.slow
-def test_it_imports_nothing_that_only_who_serves_needs() -> None:
-    """It starts anew after each crash: half of its imports were HTTP, for one small function."""
+@pytest.mark.parametrize(
+    ("process", "unused"),
+    [
+        ("capture", {"strawberry", "graphql", "starlette", "uvicorn", "grpc"}),
+        ("serve", {"strawberry", "graphql"}),
+    ],
+)
+def test_a_process_imports_nothing_that_few_need(process: str, unused: set[str]) -> None:
+    """It starts anew after each crash: half of its imports were for who serves, or for GraphQL."""
     program = (
-        "import sys, penstock.cli.capture_process\n"
-        "print({'strawberry', 'graphql', 'starlette', 'uvicorn', 'grpc'} & set(sys.modules))"
+        f"import sys, penstock.cli.{process}_process\n"
+        f"print(set({sorted(unused)}) & sys.modules.keys())"
     )
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=False

@@ -20,7 +20,7 @@ from penstock.errors import ConfigError
 from penstock.log.tiered import TieredLog
 from penstock.ports import LogReader
 from penstock.serve.access import Access, TlsConfig
-from penstock.serve.captures.graphql.endpoint import graphql_endpoint
+from penstock.serve.captures.graphql.routes import GraphqlRoutes
 from penstock.serve.captures.grpc import CaptureServicer
 from penstock.serve.captures.service import CaptureService
 from penstock.serve.consumers import consumers_path, published
@@ -171,10 +171,10 @@ async def serve(
         if settings.serve.http != "off":
             told = page.told()
             if captures is not None and captures.config.graphql.enabled:
-                endpoint = await graphql_endpoint(captures, health=told.health)
-                told = structs.replace(told, graphql=endpoint)
+                graphql = GraphqlRoutes(captures, health=told.health)
+                told = structs.replace(told, graphql=graphql)
                 if reloads is not None:
-                    reloads.on_reload(lambda after: endpoint.configure(after.serve.captures))
+                    reloads.on_reload(lambda after: graphql.configure(after.serve.captures))
             server = await stack.enter_async_context(await serve_http(settings.serve, told))
             http = server.address
             renewing(server)

@@ -34,8 +34,8 @@ from penstock.serve.access.web import (
     principal_of,
 )
 from penstock.serve.addresses import is_loopback, refuse_open
-from penstock.serve.captures.graphql.endpoint import PATH as GRAPHQL_PATH
-from penstock.serve.captures.graphql.endpoint import GraphqlEndpoint
+from penstock.serve.captures.graphql.routes import PATH as GRAPHQL_PATH
+from penstock.serve.captures.graphql.routes import GraphqlRoutes
 from penstock.serve.captures.service import CaptureService
 from penstock.serve.captures.web import routes, says_later
 from penstock.serve.config import ServeConfig
@@ -75,7 +75,7 @@ class Told(msgspec.Struct, frozen=True, kw_only=True):
     """Of current rows that are read at once."""
     captures: CaptureService | None = None
     """Capture subscriptions, below /rest."""
-    graphql: GraphqlEndpoint | None = None
+    graphql: GraphqlRoutes | None = None
     """The same over GraphQL, at /graphql."""
     zero: ZeroService | None = None
     """Tables for zero-cache, below /changes."""

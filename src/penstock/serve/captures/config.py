@@ -20,8 +20,8 @@ class GraphqlConfig(Config):
         le=1_000_000,
         description=(
             "Types of collections that [serve.captures.types] does not name are inferred from so "
-            "many of the newest changes when the service begins. 0 infers none: their changes are "
-            "untyped."
+            "many of the newest changes when /graphql is first asked for. 0 infers none: their "
+            "changes are untyped."
         ),
     )
     types_max: int = Field(

@@ -1,4 +1,4 @@
-"""GraphQL at /graphql: subscriptions over WebSocket, queries over POST."""
+"""GraphQL: subscriptions over WebSocket, queries over POST."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -10,7 +10,6 @@ import msgspec
 import structlog
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import BaseRoute, Route, WebSocketRoute
 from starlette.websockets import WebSocket
 
 from penstock.capture.gaps import GapWatch
@@ -33,7 +32,6 @@ from penstock.telemetry import PUBLISH_ERRORS
 
 log = structlog.get_logger(__name__)
 
-PATH: Final = "/graphql"
 _PAGES_MAX: Final = 4
 TYPE: Final = "application/json"
 
@@ -72,18 +70,8 @@ class GraphqlEndpoint:
             code = error.code if isinstance(error, PenstockError) else type(error).__name__
             log.error("graphql types are as before", code=code)  # noqa: TRY400
 
-    def routes(self, *, scope_of: ScopeOf) -> list[BaseRoute]:
-        """The socket, and the queries; `scope_of` is asked what whoever connects may see."""
-
-        async def follow(socket: WebSocket) -> None:
-            await self._follow(socket, scope_of)
-
-        async def answer(request: Request) -> Response:
-            return await self._answer(request, scope_of)
-
-        return [WebSocketRoute(PATH, follow), Route(PATH, answer, methods=["POST"])]
-
-    async def _follow(self, socket: WebSocket, scope_of: ScopeOf) -> None:
+    async def follow(self, socket: WebSocket, scope_of: ScopeOf) -> None:
+        """Serve a socket to its end; `scope_of` is asked what whoever connects may see."""
         most = self._service.config.subscriptions_max
         if self._open > most:
             error = ServiceBusyError(
@@ -99,7 +87,7 @@ class GraphqlEndpoint:
         finally:
             self._open -= 1
 
-    async def _answer(self, request: Request, scope_of: ScopeOf) -> Response:
+    async def answer(self, request: Request, scope_of: ScopeOf) -> Response:
         """A query; only as JSON, which no page of another origin can send unasked."""
         kind = request.headers.get("content-type", "").partition(";")[0].strip()
         if kind != TYPE:

@@ -101,7 +101,7 @@ def _document(shape: Shape, name: str) -> type[Any]:
             "announced: they are null here, and their values in rest."
         ),
     }
-    where = "configured" if shape.configured else "inferred from documents when the service began"
+    where = "configured" if shape.configured else "inferred from documents"
     return _made(
         f"{name}Document",
         (),
