@@ -23,7 +23,7 @@ def examined(
 def test_a_simulated_shop_needs_nothing(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     code, findings = examined(capsys, tmp_path, '[sources.shop]\ntype = "script"' + FREE_PORTS)
     assert code == 0
-    assert all(one["ok"] for one in findings)
+    assert {one["level"] for one in findings} == {"ok"}
     assert not (tmp_path / "data").exists()
 
 
@@ -32,7 +32,7 @@ def test_a_service_without_a_source_is_not_right(
 ) -> None:
     code, findings = examined(capsys, tmp_path, FREE_PORTS)
     assert code == 1
-    assert [one["about"] for one in findings if not one["ok"]] == ["sources"]
+    assert [one["about"] for one in findings if one["level"] != "ok"] == ["sources"]
 
 
 def test_a_port_that_is_taken_is_named_with_its_fix(
@@ -51,8 +51,17 @@ def test_a_disk_without_space_is_named(capsys: pytest.CaptureFixture[str], tmp_p
     code, findings = examined(capsys, tmp_path, '[log]\nfree_bytes_min = "900TiB"')
     assert code == 1
     (finding,) = [one for one in findings if one["name"] == "space"]
-    assert not finding["ok"]
+    assert finding["level"] == "error"
     assert finding["fix"]
+
+
+def test_a_warning_is_no_error(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    text = '[log]\nretention_bytes = "900TiB"\n[sources.shop]\ntype = "script"' + FREE_PORTS
+    done = penstock(capsys, "doctor", "--config", str(configure(tmp_path, text)))
+    assert done.code == 0
+    assert done.out.count("warning log: space: ") == 1
+    assert "    fix: free space" in done.out
+    assert "\nerror" not in done.out
 
 
 def test_a_real_mongodb_is_looked_at_by_its_own_doctor(
@@ -61,6 +70,5 @@ def test_a_real_mongodb_is_looked_at_by_its_own_doctor(
     _, findings = examined(
         capsys, tmp_path, f'[sources.orders]\ntype = "mongodb"\nuri = "{mongo.uri}"'
     )
-    mine = {one["name"]: one["ok"] for one in findings if one["about"] == "sources.orders"}
-    assert mine["connection"] is True
-    assert mine["privileges"] is True
+    mine = {one["name"]: one["level"] for one in findings if one["about"] == "sources.orders"}
+    assert mine["connection"] == mine["privileges"] == "ok"

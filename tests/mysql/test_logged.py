@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 from msgspec import structs
 
+from penstock.checks import Check
 from penstock.errors import ConfigError
 from penstock.sources.mysql.connection import facts
-from penstock.sources.mysql.doctor import Check, doctor
+from penstock.sources.mysql.doctor import doctor
 from penstock.sources.mysql.logged import Filters, unlogged
 from penstock.sources.mysql.scope import Scope
 from penstock.testing.servers import MariaDbServer, SqlServer, free_ports

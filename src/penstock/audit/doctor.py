@@ -1,26 +1,18 @@
 """What would keep a trail from being written, or from lasting, each with its fix."""
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 from pymongo.errors import OperationFailure, PyMongoError
 
 from penstock.audit.config import TrailConfig
 from penstock.audit.outages import passes
 from penstock.audit.trail import Document, Trail
+from penstock.checks import Check, Level
 from penstock.errors import AuditError
 
 _ACTIONS = frozenset({"find", "insert", "update", "remove", "createIndex", "createCollection"})
 _PENDING_MAX = 100
-
-
-class Check(NamedTuple):
-    """One thing that was looked at."""
-
-    name: str
-    ok: bool
-    detail: str
-    fix: str = ""
 
 
 def doctor(source: str, pipeline: str, config: TrailConfig) -> list[Check]:
@@ -32,8 +24,8 @@ def doctor(source: str, pipeline: str, config: TrailConfig) -> list[Check]:
         what = "does not answer" if passes(error) else "refuses us"
         return [
             Check(
-                "reachable",
-                ok=False,
+                name="reachable",
+                level=Level.ERROR,
                 detail=f"MongoDB {what} ({type(error).__name__})",
                 fix="start it, or correct the pipeline's uri; the log keeps what comes meanwhile",
             )
@@ -52,10 +44,12 @@ def _looked(trail: Trail, pipeline: str) -> Iterator[Check]:
 
 def _transactions(trail: Trail) -> Check:
     if trail.has_transactions():
-        return Check("transactions", ok=True, detail="records and place are written in one")
+        return Check(
+            name="transactions", level=Level.OK, detail="records and place are written in one"
+        )
     return Check(
-        "transactions",
-        ok=True,
+        name="transactions",
+        level=Level.WARNING,
         detail="this server is in no replica set and has none, so every batch is staged: twice the "
         "writes, nothing is lost by it",
         fix="make it a replica set, of one member at least (rs.initiate())",
@@ -70,8 +64,8 @@ def _durable(trail: Trail) -> Iterator[Check]:
         if error.code in {76, 8}:  # NoReplicationEnabled
             return
         yield Check(
-            "durable",
-            ok=True,
+            name="durable",
+            level=Level.WARNING,
             detail="records are written with w: majority and j: true; what the replica set is "
             "like, this user may not see",
             fix="grant clusterMonitor to have it looked at",
@@ -81,16 +75,16 @@ def _durable(trail: Trail) -> Iterator[Check]:
     keeping = [one for one in members if not one.get("arbiterOnly") and one.get("votes", 1)]
     journalled = found.get("writeConcernMajorityJournalDefault", True)
     yield Check(
-        "journal",
-        ok=bool(journalled),
+        name="journal",
+        level=Level.OK if journalled else Level.ERROR,
         detail="a majority's answer means that it is in its journals"
         if journalled
         else "members may answer before a write is in their journal",
         fix="" if journalled else "set writeConcernMajorityJournalDefault to true",
     )
     yield Check(
-        "copies",
-        ok=True,
+        name="copies",
+        level=Level.OK if len(keeping) >= 3 else Level.WARNING,
         detail=f"{len(keeping)} members keep the trail",
         fix="" if len(keeping) >= 3 else "with three members, no single disk's loss is the trail's",
     )
@@ -100,8 +94,8 @@ def _rights(trail: Trail) -> Check:
     status = trail.client.admin.command("connectionStatus", showPrivileges=True)["authInfo"]
     if not status["authenticatedUsers"]:
         return Check(
-            "rights",
-            ok=True,
+            name="rights",
+            level=Level.WARNING,
             detail="everybody may write to this MongoDB",
             fix="turn on access control: a trail that everybody may alter proves little",
         )
@@ -114,8 +108,8 @@ def _rights(trail: Trail) -> Check:
             allowed |= set(privilege["actions"])
     missing = sorted(_ACTIONS - allowed)
     return Check(
-        "rights",
-        ok=not missing,
+        name="rights",
+        level=Level.ERROR if missing else Level.OK,
         detail=f"this user may not {', '.join(missing)} in {trail.config.database}"
         if missing
         else f"this user may write to {trail.config.database}",
@@ -127,32 +121,36 @@ def _head(trail: Trail, pipeline: str) -> Check:
     try:
         head = trail.head()
     except AuditError as error:
-        return Check("head", ok=False, detail=str(error))
+        return Check.failed("head", error)
     if head is None:
-        return Check("head", ok=True, detail="there is no trail yet; the pipeline begins one")
+        return Check(
+            name="head", level=Level.OK, detail="there is no trail yet; the pipeline begins one"
+        )
     if head.pipeline != pipeline:
         return Check(
-            "head",
-            ok=False,
+            name="head",
+            level=Level.ERROR,
             detail=f"the trail is written by pipeline {head.pipeline}",
             fix="give this pipeline another database or other collections",
         )
     sealed = trail.config.seal_key is not None
     if head.sealed != sealed:
         return Check(
-            "head",
-            ok=False,
+            name="head",
+            level=Level.ERROR,
             detail="the trail was begun " + ("with" if head.sealed else "without") + " a seal_key",
             fix="set the key with which it was begun" if head.sealed else "remove seal_key",
         )
-    return Check("head", ok=True, detail=f"{head.at:,} records in {head.batch:,} batches")
+    return Check(
+        name="head", level=Level.OK, detail=f"{head.at:,} records in {head.batch:,} batches"
+    )
 
 
 def _pending(trail: Trail) -> Check:
     pending = trail.staging.count_documents({"source": trail.source, "status": "pending"})
     return Check(
-        "pending",
-        ok=pending <= _PENDING_MAX,
+        name="pending",
+        level=Level.OK if pending <= _PENDING_MAX else Level.WARNING,
         detail=f"{pending:,} staged parts wait",
         fix=""
         if pending <= _PENDING_MAX

@@ -7,11 +7,12 @@ import shutil
 import socket
 from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 import typer
-from msgspec import Struct, to_builtins
+from msgspec import to_builtins
 
+from penstock.checks import Check, Level
 from penstock.cli import output
 from penstock.cli.status import ask_capture
 from penstock.errors import PenstockError
@@ -21,33 +22,34 @@ if TYPE_CHECKING:
     from penstock.spark.config import AuditPipelineConfig
 
 
-class SourceCheck(Protocol):
-    """What a source's own `doctor` says of one thing."""
-
-    name: str
-    ok: bool
-    detail: str
-    fix: str
-
-
-class Finding(Struct, frozen=True, kw_only=True):
-    """One thing that was looked at."""
+class Finding(Check, frozen=True, kw_only=True):
+    """One thing that was looked at, and where it belongs."""
 
     about: str
     """`sources.shop`, `log`, `serve.grpc`: where in the configuration it belongs."""
-    name: str
-    ok: bool
-    detail: str
-    fix: str = ""
-    """What to run or change; empty when there is nothing to do."""
+
+    @classmethod
+    def of(cls, about: str, check: Check) -> "Finding":
+        """What a doctor of its own said."""
+        return cls(
+            about=about, name=check.name, level=check.level, detail=check.detail, fix=check.fix
+        )
+
+
+_MARKS: Final = {
+    Level.OK: "[green]ok     [/]",
+    Level.WARNING: "[yellow]warning[/]",
+    Level.ERROR: "[bold red]error  [/]",
+}
 
 
 def command(
     config: output.ConfigOption = output.DEFAULT_CONFIG, as_json: output.JsonOption = False
 ) -> None:
-    """Look at everything that the service needs, and say how to mend what is not right.
+    """Check the configuration and every database it needs, with fixes.
 
-    Changes nothing. Exit code 1 if something must be mended.
+    Changes nothing. A warning works, and somebody should decide whether it may stay so. Exit code
+    1 if there is an error.
     """
     from penstock.cli.config import load
 
@@ -57,7 +59,7 @@ def command(
             output.emit(to_builtins(finding))
         else:
             _print(finding)
-    if not all(finding.ok for finding in findings):
+    if any(finding.level is Level.ERROR for finding in findings):
         raise typer.Exit(1)
 
 
@@ -84,7 +86,7 @@ async def examine(settings: "Settings") -> list[Finding]:
             Finding(
                 about="sources",
                 name="configured",
-                ok=False,
+                level=Level.ERROR,
                 detail="there is no source to capture",
                 fix="add a [sources.NAME] with a type",
             )
@@ -106,30 +108,37 @@ def _log(settings: "Settings") -> list[Finding]:
             Finding(
                 about="log",
                 name="filesystem",
-                ok=False,
+                level=Level.ERROR,
                 detail=str(error),
                 fix="put [log] path on a local disk",
             )
         )
     else:
         found.append(
-            Finding(about="log", name="filesystem", ok=True, detail=f"{folder} is on a local disk")
+            Finding(
+                about="log",
+                name="filesystem",
+                level=Level.OK,
+                detail=f"{folder} is on a local disk",
+            )
         )
     free = shutil.disk_usage(folder).free
     wanted = (settings.log.retention_bytes or 0) + settings.log.free_bytes_min
     used = _used(path)
-    fits = free + used >= wanted
+    level = Level.OK if free + used >= wanted else Level.WARNING
+    if free <= settings.log.free_bytes_min:
+        level = Level.ERROR
     found.append(
         Finding(
             about="log",
             name="space",
-            ok=free > settings.log.free_bytes_min,
+            level=level,
             detail=f"{output.size(free)} free, {output.size(used)} used by the log, which may "
-            f"grow to {output.size(settings.log.retention_bytes or 0)}"
+            f"grow to {output.size(settings.log.retention_bytes)}"
             if settings.log.retention_bytes
             else f"{output.size(free)} free, and no limit to what the log takes",
             fix=""
-            if fits
+            if level is Level.OK
             else "free space, or lower [log] retention_bytes: a full disk stops "
             "capture until there is space again",
         )
@@ -149,7 +158,9 @@ def _port(about: str, address: str, *, running: bool) -> Finding:
     host, _, port = address.rpartition(":")
     target = (host.strip("[]"), int(port))
     if running:
-        return Finding(about=about, name="port", ok=True, detail=f"{address}; the service runs")
+        return Finding(
+            about=about, name="port", level=Level.OK, detail=f"{address}; the service runs"
+        )
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -159,11 +170,11 @@ def _port(about: str, address: str, *, running: bool) -> Finding:
             return Finding(
                 about=about,
                 name="port",
-                ok=False,
+                level=Level.ERROR,
                 detail=f"{address} cannot be listened on: {error.strerror}",
                 fix=f"stop what uses it, or set {about.partition('.')[2]} under [serve]",
             )
-    return Finding(about=about, name="port", ok=True, detail=f"{address} is free")
+    return Finding(about=about, name="port", level=Level.OK, detail=f"{address} is free")
 
 
 async def _positions(settings: "Settings") -> dict[str, str]:
@@ -181,38 +192,30 @@ async def _source(source: "SourceSettings", position: str | None) -> list[Findin
     about = f"sources.{source.name}"
     doctor = _doctor_of(source)
     if doctor is None:
-        return [Finding(about=about, name="source", ok=True, detail=f"{source.kind} needs nothing")]
+        return [
+            Finding(
+                about=about, name="source", level=Level.OK, detail=f"{source.kind} needs nothing"
+            )
+        ]
     checks = await doctor(source.name, source.config, position=position)
-    return [
-        Finding(about=about, name=check.name, ok=check.ok, detail=check.detail, fix=check.fix)
-        for check in checks
-    ]
+    return [Finding.of(about, check) for check in checks]
 
 
 def _trail(name: str, config: "AuditPipelineConfig") -> list[Finding]:
     """What an audit trail's own doctor says."""
     from penstock.audit.doctor import doctor
 
-    return [
-        Finding(
-            about=f"pipelines.{name}",
-            name=check.name,
-            ok=check.ok,
-            detail=check.detail,
-            fix=check.fix,
-        )
-        for check in doctor(config.source, name, config)
-    ]
+    return [Finding.of(f"pipelines.{name}", check) for check in doctor(config.source, name, config)]
 
 
 def _doctor_of(
     source: "SourceSettings",
-) -> Callable[..., Coroutine[Any, Any, Sequence[SourceCheck]]] | None:
+) -> Callable[..., Coroutine[Any, Any, Sequence[Check]]] | None:
     """`doctor(name, config, position=...)` of the module `doctor` beside the source's class."""
     package = source.adapter.__module__.rpartition(".")[0]
     if not package or importlib.util.find_spec(f"{package}.doctor") is None:
         return None
-    found: Callable[..., Coroutine[Any, Any, Sequence[SourceCheck]]] = importlib.import_module(
+    found: Callable[..., Coroutine[Any, Any, Sequence[Check]]] = importlib.import_module(
         f"{package}.doctor"
     ).doctor
     return found
@@ -220,8 +223,7 @@ def _doctor_of(
 
 def _print(finding: Finding) -> None:
     console = output.stdout()
-    mark = "[green]ok [/]" if finding.ok else "[bold red]BAD[/]"
-    console.print(mark, end=" ")
+    console.print(_MARKS[finding.level], end=" ")
     console.print(
         f"{finding.about}: {finding.name}: {finding.detail}", markup=False, soft_wrap=True
     )

@@ -3,9 +3,9 @@
 from datetime import UTC, datetime
 from typing import Any
 
-from msgspec import Struct
 from pymongo.errors import OperationFailure, PyMongoError
 
+from penstock.checks import Check, Level
 from penstock.errors import PenstockError
 from penstock.event import ClusterTime
 from penstock.sources.mongodb.config import MongoSourceConfig
@@ -25,16 +25,6 @@ from penstock.sources.mongodb.snapshot import collections
 VERSION_TESTED = (6, 0)
 
 
-class Check(Struct, frozen=True, kw_only=True):
-    """One thing that was looked at."""
-
-    name: str
-    ok: bool
-    detail: str
-    fix: str = ""
-    """What to run or change; empty when there is nothing to do."""
-
-
 async def doctor(
     name: str, config: MongoSourceConfig, *, position: str | None = None
 ) -> list[Check]:
@@ -47,20 +37,17 @@ async def doctor(
     try:
         client = connect(name, config)
     except PenstockError as error:
-        return [_connection(error)]
+        return [Check.failed("connection", error)]
     try:
         await _examine(checks, name, config, client, position)
     except PyMongoError as error:
-        checks.append(_connection(translated(name, error, grant=grant_command(config))))
+        said = translated(name, error, grant=grant_command(config))
+        checks.append(Check.failed("connection", said))
     except PenstockError as error:
-        checks.append(_connection(error))
+        checks.append(Check.failed("connection", error))
     finally:
         await client.close()
     return checks
-
-
-def _connection(error: Exception) -> Check:
-    return Check(name="connection", ok=False, detail=str(error), fix="see the detail")
 
 
 async def _examine(
@@ -72,7 +59,9 @@ async def _examine(
 ) -> None:
     """Append check after check, so that a failure leaves what was found before it."""
     deployment = await describe(client)
-    checks.append(Check(name="connection", ok=True, detail=f"reached {deployment.server.name}"))
+    checks.append(
+        Check(name="connection", level=Level.OK, detail=f"reached {deployment.server.name}")
+    )
     checks.append(_replica_set(deployment))
     if not checks[-1].ok:
         return
@@ -88,9 +77,9 @@ async def _examine(
 def _replica_set(deployment: Deployment) -> Check:
     unfit = obstacle(deployment)
     if unfit is None:
-        return Check(name="replica set", ok=True, detail="a replica set")
+        return Check(name="replica set", level=Level.OK, detail="a replica set")
     why, remedy = unfit
-    return Check(name="replica set", ok=False, detail=why, fix=remedy)
+    return Check(name="replica set", level=Level.ERROR, detail=why, fix=remedy)
 
 
 def _version(deployment: Deployment) -> Check:
@@ -100,7 +89,7 @@ def _version(deployment: Deployment) -> Check:
     splits = "" if deployment.splits_large_events else "; events over 16 MiB stop capture"
     return Check(
         name="version",
-        ok=tested,
+        level=Level.WARNING if lacks or splits else Level.OK,
         detail=f"MongoDB {version}{lacks}{splits}",
         fix="" if not lacks and not splits else "use MongoDB 6.0.9 or later",
     )
@@ -116,7 +105,7 @@ async def _privileges(
     except OperationFailure as error:
         return Check(
             name="privileges",
-            ok=False,
+            level=Level.ERROR,
             detail=f"cannot read changes: {code_name(error)}",
             fix=grant_command(config),
         )
@@ -124,7 +113,7 @@ async def _privileges(
         await cursor.close()
     return Check(
         name="privileges",
-        ok=True,
+        level=Level.OK,
         detail=f"can read changes; {len(copied)} collections are captured now",
     )
 
@@ -133,7 +122,7 @@ def _identity(config: MongoSourceConfig, deployment: Deployment) -> Check:
     known = deployment.server.id is not None
     return Check(
         name="identity",
-        ok=known,
+        level=Level.OK if known else Level.WARNING,
         detail=f"the deployment is {deployment.server}"
         + ("" if known else "; another server of the same name could not be told from it"),
         fix="" if known else grant_command(config),
@@ -148,22 +137,22 @@ async def _oplog(config: MongoSourceConfig, client: Client, position: str | None
     except OperationFailure as error:
         return Check(
             name="oplog",
-            ok=False,
+            level=Level.WARNING,
             detail=f"cannot be read, so the time to loss is not known: {code_name(error)}",
             fix=grant_command(config),
         )
     if oldest is None or newest is None:
-        return Check(name="oplog", ok=False, detail="empty", fix="run rs.initiate()")
+        return Check(name="oplog", level=Level.ERROR, detail="empty", fix="run rs.initiate()")
     first, last = _time(oldest), _time(newest)
     hours = (last.t - first.t) / 3600
     detail = f"holds {hours:.1f} hours, since {datetime.fromtimestamp(first.t, UTC):%F %T} UTC"
     if position is None:
-        return Check(name="oplog", ok=True, detail=detail)
+        return Check(name="oplog", level=Level.OK, detail=detail)
     ours = parse_position(position).token.time
     if ours < first:
         return Check(
             name="oplog",
-            ok=False,
+            level=Level.ERROR,
             detail=f"{detail}; the source's position is older, so changes after it are lost",
             fix="set on_position_lost to 'snapshot' or 'gap', and enlarge the oplog with "
             "db.adminCommand({replSetResizeOplog: 1, size: MEGABYTES})",
@@ -171,7 +160,7 @@ async def _oplog(config: MongoSourceConfig, client: Client, position: str | None
     left = (ours.t - first.t) / 3600
     return Check(
         name="oplog",
-        ok=True,
+        level=Level.OK,
         detail=f"{detail}; the source's position is {left:.1f} hours of changes from loss",
     )
 
@@ -182,7 +171,9 @@ def _time(entry: dict[str, Any]) -> ClusterTime:
 
 async def _images(config: MongoSourceConfig, client: Client, deployment: Deployment) -> Check:
     if not deployment.has_images:
-        return Check(name="pre- and post-images", ok=True, detail="not known to this version")
+        return Check(
+            name="pre- and post-images", level=Level.OK, detail="not known to this version"
+        )
     lacking: list[str] = []
     captured = await collections(client, config)
     for database in sorted({database for database, _ in captured}):
@@ -196,7 +187,7 @@ async def _images(config: MongoSourceConfig, client: Client, deployment: Deploym
     first = lacking[0].partition(".")[2] if lacking else ""
     return Check(
         name="pre- and post-images",
-        ok=not (required and lacking),
+        level=Level.ERROR if required and lacking else Level.OK,
         detail=f"stored for {with_images} of {len(captured)} collections"
         + (f"; required, but not for {', '.join(lacking[:5])}" if required and lacking else ""),
         fix=f'for each: db.runCommand({{collMod: "{first}", changeStreamPreAndPostImages: '

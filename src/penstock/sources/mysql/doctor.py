@@ -5,8 +5,8 @@ import contextlib
 import ssl
 
 import pymysql
-from msgspec import Struct
 
+from penstock.checks import Check, Level
 from penstock.errors import PenstockError
 from penstock.sources.mysql.config import MysqlSourceConfig
 from penstock.sources.mysql.connection import (
@@ -35,16 +35,6 @@ EXPIRY_SECONDS_MIN = 14 * 86_400
 """Binlogs that are kept for less leave too little time to mend an outage (A22)."""
 
 
-class Check(Struct, frozen=True, kw_only=True):
-    """One thing that was looked at."""
-
-    name: str
-    ok: bool
-    detail: str
-    fix: str = ""
-    """What to run or change; empty when there is nothing to do."""
-
-
 async def doctor(
     name: str, config: MysqlSourceConfig, *, position: str | None = None
 ) -> list[Check]:
@@ -62,15 +52,14 @@ def _looked(name: str, config: MysqlSourceConfig, position: str | None) -> list[
     try:
         connection = connect(name, config, read_seconds=config.connect_timeout)
         found = facts(connection)
-        checks.append(Check(name="connection", ok=True, detail=f"reached {found.version}"))
+        checks.append(Check(name="connection", level=Level.OK, detail=f"reached {found.version}"))
         checks += _settings(found, partial_rows=config.on_partial_rows == "decode")
         if found.log_bin:
             checks += _examine(name, config, connection, found, position)
     except PenstockError as error:
-        checks.append(Check(name="connection", ok=False, detail=str(error), fix="see the detail"))
+        checks.append(Check.failed("connection", error))
     except (pymysql.MySQLError, OSError, ssl.SSLError) as error:
-        detail = str(translated(name, config, error))
-        checks.append(Check(name="connection", ok=False, detail=detail, fix="see the detail"))
+        checks.append(Check.failed("connection", translated(name, config, error)))
     finally:
         if connection is not None:
             discard(connection)
@@ -79,14 +68,16 @@ def _looked(name: str, config: MysqlSourceConfig, position: str | None) -> list[
 
 def _settings(found: Facts, *, partial_rows: bool) -> list[Check]:
     unfit = obstacles(found, partial_rows=partial_rows)
-    checks = [Check(name="binlog", ok=False, detail=why, fix=remedy) for why, remedy in unfit]
+    checks = [
+        Check(name="binlog", level=Level.ERROR, detail=why, fix=remedy) for why, remedy in unfit
+    ]
     if not unfit:
-        checks.append(Check(name="binlog", ok=True, detail="rows, with names and types"))
+        checks.append(Check(name="binlog", level=Level.OK, detail="rows, with names and types"))
     if partial_rows and found.binlog_row_image != "FULL":
         checks.append(
             Check(
                 name="row image",
-                ok=False,
+                level=Level.WARNING,
                 detail=f"binlog_row_image is {found.binlog_row_image}: rows lack what did not "
                 f"change, no image before a change is told, and a REPLACE stops capture",
                 fix="SET GLOBAL binlog_row_image = 'FULL', in the server's file too",
@@ -96,7 +87,7 @@ def _settings(found: Facts, *, partial_rows: bool) -> list[Check]:
         checks.append(
             Check(
                 name="gtid order",
-                ok=False,
+                level=Level.WARNING,
                 detail="gtid_strict_mode is OFF: transactions of a domain could come out of order, "
                 "and a place among them would then not say what follows",
                 fix="SET GLOBAL gtid_strict_mode = ON, in the server's file too",
@@ -114,7 +105,7 @@ def _without_gtids(found: Facts) -> Check:
     )
     return Check(
         name="gtids",
-        ok=False,
+        level=Level.WARNING,
         detail=f"gtid_mode is {found.gtid_mode}: a position is a binlog's file and a place in it, "
         f"so capture can go on at no other server",
         fix=" ".join(f"SET GLOBAL {step};" for step in steps)
@@ -151,17 +142,21 @@ def _examine(
 
 def _logged(config: MysqlSourceConfig, connection: Connected, found: Facts) -> list[Check]:
     unfit = unlogged(connection, found, config.scope)
-    checks = [Check(name="logged", ok=False, detail=why, fix=remedy) for why, remedy in unfit]
+    checks = [
+        Check(name="logged", level=Level.ERROR, detail=why, fix=remedy) for why, remedy in unfit
+    ]
     if not found.logs_replicated and replicates(connection) is None:
         checks.append(_maybe_replica(connection, found))
     elif not unfit:
-        checks.append(Check(name="logged", ok=True, detail="whoever changes a captured table"))
+        checks.append(
+            Check(name="logged", level=Level.OK, detail="whoever changes a captured table")
+        )
     filters = Filters.of(connection)
     if filters.do or filters.ignore:
         checks.append(
             Check(
                 name="filters",
-                ok=False,
+                level=Level.WARNING,
                 detail=f"{filters.text()}: a CREATE, ALTER, RENAME, TRUNCATE or DROP of a captured "
                 f"table is in no binlog where the session's own database (USE) is left out",
                 fix="take it out of the server's file and restart the server",
@@ -176,11 +171,13 @@ def _maybe_replica(connection: Connected, found: Facts) -> Check:
     told = "it did replicate once, and " if has else ""
     return Check(
         name="logged",
-        ok=not has,
+        level=Level.WARNING if has else Level.OK,
         detail=f"log_slave_updates is OFF: {told}whether it is a replica, whose replicated changes "
         f"would be missed, this user may only see while it replicates",
         fix="GRANT REPLICA MONITOR ON *.* to this user (MySQL: REPLICATION CLIENT), or "
-        "log_slave_updates = ON in the server's file",
+        "log_slave_updates = ON in the server's file"
+        if has
+        else "",
     )
 
 
@@ -191,10 +188,10 @@ def _copies(connection: Connected, found: Facts, position: str | None) -> Check:
     obstacle = no_copies(connection, flavour)
     if obstacle is not None:
         why, remedy = obstacle
-        return Check(name="copies", ok=False, detail=why, fix=remedy)
+        return Check(name="copies", level=Level.ERROR, detail=why, fix=remedy)
     if not found.is_mariadb:
         binlog_end(connection)  # raises where the grant is missing
-    return Check(name="copies", ok=True, detail="the server says what a snapshot has")
+    return Check(name="copies", level=Level.OK, detail="the server says what a snapshot has")
 
 
 def _semi_sync(connection: Connected, found: Facts) -> Check:
@@ -202,7 +199,7 @@ def _semi_sync(connection: Connected, found: Facts) -> Check:
         counts = ask(connection, "SHOW GLOBAL STATUS LIKE 'Rpl_semi_sync%_clients'")
         there = str(counts[0][1]) if counts else "0"
         detail = f"enabled; {there} semi-synchronous replicas are connected now"
-        return Check(name="semi-sync", ok=True, detail=detail)
+        return Check(name="semi-sync", level=Level.OK, detail=detail)
     if found.is_mariadb:
         fix = "SET GLOBAL rpl_semi_sync_master_enabled = ON"
     else:
@@ -212,7 +209,7 @@ def _semi_sync(connection: Connected, found: Facts) -> Check:
         )
     return Check(
         name="semi-sync",
-        ok=False,
+        level=Level.WARNING,
         detail="semi_sync is set, and the server's commits wait for nobody",
         fix=f"{fix}, in the server's file too; or semi_sync = false",
     )
@@ -228,17 +225,18 @@ def _texts(connection: Connected) -> tuple[str, str]:
 
 
 def _statements(variable: str, value: str) -> Check:
-    """Advice: whether the texts of statements will come."""
+    """Whether the texts of statements will come."""
     if not variable:
-        return Check(name="statements", ok=True, detail="this server never says what rows are of")
+        return Check(
+            name="statements", level=Level.OK, detail="this server never says what rows are of"
+        )
     if value == "ON":
-        return Check(name="statements", ok=True, detail="rows come with their statements")
+        return Check(name="statements", level=Level.OK, detail="rows come with their statements")
     return Check(
         name="statements",
-        ok=True,
-        detail=f"rows will come without the text of their statements, and without who wrote it: "
-        f"{variable} is {value}",
-        fix=f"SET GLOBAL {variable} = ON, in the server's file too; or statements = 'off'",
+        level=Level.OK,
+        detail=f"rows come without the text of their statements, and without who wrote it: "
+        f"{variable} is {value}. SET GLOBAL {variable} = ON, in the server's file too, adds them",
     )
 
 
@@ -248,7 +246,7 @@ def _partial_rows(variable: str, value: str) -> list[Check]:
     return [
         Check(
             name="partial rows",
-            ok=False,
+            level=Level.WARNING,
             detail=f"an UPDATE that lacks columns stops capture: {variable} is {value}, so nothing "
             f"says that it is no REPLACE",
             fix=f"SET GLOBAL {variable} = ON, in the server's file too",
@@ -265,10 +263,10 @@ def _privileges(name: str, config: MysqlSourceConfig, found: Facts, oldest: str 
         stream.read()
     except (pymysql.MySQLError, OSError) as error:
         detail = str(translated(name, config, error))
-        return Check(name="privileges", ok=False, detail=detail, fix=grant(config))
+        return Check(name="privileges", level=Level.ERROR, detail=detail, fix=grant(config))
     finally:
         discard(connection)
-    return Check(name="privileges", ok=True, detail="can read the binlog")
+    return Check(name="privileges", level=Level.OK, detail="can read the binlog")
 
 
 def _expiry(connection: Connected) -> Check:
@@ -277,16 +275,17 @@ def _expiry(connection: Connected) -> Check:
         if size:
             return Check(
                 name="expiry",
-                ok=False,
+                level=Level.WARNING,
                 detail=f"binlogs are purged beyond {size} bytes, however young they are",
                 fix="SET GLOBAL max_binlog_total_size = 0",
             )
     seconds = _expire_seconds(connection)
     days = seconds / 86_400
     kept = f"binlogs are kept for {days:g} days" if seconds else "binlogs are never purged by age"
-    ok = not seconds or seconds >= EXPIRY_SECONDS_MIN
-    fix = "" if ok else f"SET GLOBAL binlog_expire_logs_seconds = {EXPIRY_SECONDS_MIN}"
-    return Check(name="expiry", ok=ok, detail=kept, fix=fix)
+    if not seconds or seconds >= EXPIRY_SECONDS_MIN:
+        return Check(name="expiry", level=Level.OK, detail=kept)
+    fix = f"SET GLOBAL binlog_expire_logs_seconds = {EXPIRY_SECONDS_MIN}"
+    return Check(name="expiry", level=Level.WARNING, detail=kept, fix=fix)
 
 
 def _has(connection: Connected, variable: str) -> bool:
@@ -303,7 +302,9 @@ def _expire_seconds(connection: Connected) -> int:
 
 def _tables(config: MysqlSourceConfig, connection: Connected) -> list[Check]:
     captured = tables(connection, config.scope)
-    checks = [Check(name="tables", ok=True, detail=f"{len(captured)} tables are captured now")]
+    checks = [
+        Check(name="tables", level=Level.OK, detail=f"{len(captured)} tables are captured now")
+    ]
     rows = ask(
         connection,
         "SELECT TABLE_SCHEMA, TABLE_NAME FROM information_schema.STATISTICS WHERE NON_UNIQUE = 0 "
@@ -315,7 +316,7 @@ def _tables(config: MysqlSourceConfig, connection: Connected) -> list[Check]:
         checks.append(
             Check(
                 name="keys",
-                ok=False,
+                level=Level.WARNING,
                 detail=f"without a key, so that equal rows are one to whoever keeps current rows: "
                 f"{', '.join(without[:10])}",
                 fix="give them a primary key, or leave them out with exclude",
@@ -327,10 +328,10 @@ def _tables(config: MysqlSourceConfig, connection: Connected) -> list[Check]:
 def _cascades(config: MysqlSourceConfig, connection: Connected) -> Check:
     found = cascading(connection, config.scope)
     if not found:
-        return Check(name="foreign keys", ok=True, detail="none changes rows by itself")
+        return Check(name="foreign keys", level=Level.OK, detail="none changes rows by itself")
     return Check(
         name="foreign keys",
-        ok=False,
+        level=Level.ERROR if config.on_cascades == "halt" else Level.WARNING,
         detail=f"rows that a foreign key deletes or sets by itself are not in any binlog: "
         f"{', '.join(found[:10])}",
         fix="have the application change these rows (ON DELETE RESTRICT), or exclude the tables",
@@ -348,7 +349,7 @@ def _columns(config: MysqlSourceConfig, connection: Connected) -> list[Check]:
         checks.append(
             Check(
                 name="columns",
-                ok=False,
+                level=Level.ERROR,
                 detail="; ".join(wrong[:10]),
                 fix="correct the source's columns",
             )
@@ -357,14 +358,14 @@ def _columns(config: MysqlSourceConfig, connection: Connected) -> list[Check]:
         checks.append(
             Check(
                 name="column patterns",
-                ok=False,
+                level=Level.WARNING,
                 detail=f"these are of no column that is captured now: {', '.join(without[:10])}",
                 fix="look for a slip in the names; a column by another name is captured as it is",
             )
         )
     if not checks:
         detail = f"{len(patterns)} patterns of columns, each of one that is there"
-        checks.append(Check(name="columns", ok=True, detail=detail))
+        checks.append(Check(name="columns", level=Level.OK, detail=detail))
     return checks
 
 
@@ -372,12 +373,14 @@ def _position(text: str, connection: Connected, found: Facts) -> Check:
     try:
         known = parse_position(text)
     except PenstockError as error:
-        return Check(name="position", ok=False, detail=str(error), fix="see the detail")
+        return Check.failed("position", error)
     ours, theirs = known.told(), holdings(connection, found, known.flavour)
     gone = known.needed().purged(theirs.before)
     strange = ours.unknown(theirs.logged)
     if gone is None and strange is None:
-        return Check(name="position", ok=True, detail=f"the server holds all after {known.gtids}")
+        return Check(
+            name="position", level=Level.OK, detail=f"the server holds all after {known.gtids}"
+        )
     why = (
         f"the binlogs up to {gone} were purged"
         if strange is None
@@ -385,7 +388,7 @@ def _position(text: str, connection: Connected, found: Facts) -> Check:
     )
     return Check(
         name="position",
-        ok=False,
+        level=Level.ERROR,
         detail=f"what follows {known.gtids or 'the beginning'} is lost: {why}",
         fix="set on_position_lost = 'gap' to record the gap and go on from now, and copy the "
         "tables by other means",

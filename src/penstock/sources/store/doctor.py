@@ -2,25 +2,14 @@
 
 import asyncio
 
-from msgspec import Struct
-
 from penstock import kv, store
+from penstock.checks import Check, Level
 from penstock.errors import PenstockError
 from penstock.sources.store.config import StoreSourceConfig
 from penstock.sources.store.copying import followed, unfollowed
 from penstock.sources.store.fit import require_images, require_same
 from penstock.sources.store.positions import parse_position
 from penstock.store import View
-
-
-class Check(Struct, frozen=True, kw_only=True):
-    """One thing that was looked at."""
-
-    name: str
-    ok: bool
-    detail: str
-    fix: str = ""
-    """What to run or change; empty when there is nothing to do."""
 
 
 async def doctor(
@@ -41,31 +30,33 @@ def _looked(name: str, config: StoreSourceConfig, position: str | None) -> list[
         if not kv.exists(config.path):
             detail = f"there is no store at {config.path}"
             fix = "set path, or have the application make it: capture waits for it"
-            return [Check(name="store", ok=False, detail=detail, fix=fix)]
+            return [Check(name="store", level=Level.WARNING, detail=detail, fix=fix)]
         with store.open(config.path, read_only=True, sweep_seconds=None) as db, db.view() as view:
-            checks.append(Check(name="store", ok=True, detail=f"the store {view.store_id}"))
+            checks.append(Check(name="store", level=Level.OK, detail=f"the store {view.store_id}"))
             checks += _tables(name, config, view)
             if position is not None:
                 checks.append(_position(name, config, view, position))
     except PenstockError as error:
         last = "store" if not checks else checks[-1].name
-        checks.append(Check(name=last, ok=False, detail=str(error), fix="see the detail"))
+        checks.append(Check.failed(last, error))
     return checks
 
 
 def _tables(name: str, config: StoreSourceConfig, view: View) -> list[Check]:
     scope = config.scope
     there, without = followed(view, scope), unfollowed(view, scope)
-    checks = [Check(name="tables", ok=True, detail=f"captured: {', '.join(there) or 'none yet'}")]
+    checks = [
+        Check(name="tables", level=Level.OK, detail=f"captured: {', '.join(there) or 'none yet'}")
+    ]
     try:
         require_images(name, view, scope, config.tenant)
     except PenstockError as error:
-        checks = [Check(name="tables", ok=False, detail=str(error), fix="see the detail")]
+        checks = [Check.failed("tables", error)]
     if without:
         checks.append(
             Check(
                 name="streams",
-                ok=False,
+                level=Level.WARNING,
                 detail=f"not captured, for they have no change stream: {', '.join(without)}",
                 fix="enable_stream for each, or leave them out with exclude",
             )
@@ -78,7 +69,7 @@ def _position(name: str, config: StoreSourceConfig, view: View, text: str) -> Ch
         known = parse_position(text)
         require_same(name, view, known)
     except PenstockError as error:
-        return Check(name="position", ok=False, detail=str(error), fix="see the detail")
+        return Check.failed("position", error)
     missing = view.missing(
         after=known.sequence, known=known.known, tables=config.scope.__contains__
     )
@@ -86,9 +77,11 @@ def _position(name: str, config: StoreSourceConfig, view: View, text: str) -> Ch
         tables = ", ".join(sorted({one.table for one in missing}))
         return Check(
             name="position",
-            ok=False,
+            level=Level.ERROR,
             detail=f"retention removed changes that follow it, of: {tables}",
             fix="set on_position_lost = 'snapshot' to copy these tables, then run penstock reload",
         )
     behind = view.sequence - known.sequence
-    return Check(name="position", ok=True, detail=f"{behind} records behind, all of them held")
+    return Check(
+        name="position", level=Level.OK, detail=f"{behind} records behind, all of them held"
+    )
