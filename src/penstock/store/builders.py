@@ -13,7 +13,7 @@ from penstock.store.keys import KeyAttribute, KeyType
 from penstock.store.paths import PathLike
 from penstock.store.projections import Projection, projection
 from penstock.store.queries import ItemPage, SortBound
-from penstock.store.schema import Retention, StreamViewType, Table
+from penstock.store.schema import Index, Retention, StreamViewType, Table
 from penstock.store.streams import BYTES_MAX, RECORDS_MAX, Page
 from penstock.store.updates import SetValue, Update, Updated
 from penstock.store.values import Item, Scalar, Value
@@ -81,10 +81,16 @@ class CreateTable(CreateTableWith[None]):
     """A table that is to be made."""
 
     kept: bytes | None = None
+    indexes: tuple[Index, ...] = ()
 
     def beside(self, data: bytes) -> Self:
         """What a server keeps with the table until it is dropped (`Transaction.put_beside`)."""
         self.kept = data
+        return self
+
+    def indexed(self, *indexes: Index) -> Self:
+        """Make these indexes in the transaction that makes the table. They are numbered then."""
+        self.indexes = indexes
         return self
 
 

@@ -34,13 +34,14 @@ from typing import Any, Final
 import msgspec
 
 from penstock.kv import Transaction
+from penstock.store.conditions import Condition
 from penstock.store.errors import (
     IndexAlreadyExistsError,
     IndexNotFoundError,
     IndexNotReadyError,
     RefusedError,
 )
-from penstock.store.indexbuilders import CreateIndexWith, QueryIndexWith
+from penstock.store.indexbuilders import CreateIndex, QueryIndexWith
 from penstock.store.keys import (
     PARTITION_BYTES_MAX,
     SORT_BYTES_MAX,
@@ -50,12 +51,13 @@ from penstock.store.keys import (
     key_of,
 )
 from penstock.store.layout import Current, Layout, unpack_item
+from penstock.store.projections import Projection
 from penstock.store.queries import ItemPage, Range, page_of, partition_range, table_range
 from penstock.store.schema import Index, Table
 from penstock.store.values import Item, decode_item
 
-INDEXES_MAX: Final = 20
-"""Of one table, as DynamoDB's global ones."""
+INDEXES_MAX: Final = 25
+"""Of one table: DynamoDB's 20 global and 5 local ones."""
 FORMAT_INDEXED: Final = 2
 _STEP_ITEMS: Final = 1000
 _STEP_BYTES: Final = 4 << 20
@@ -116,7 +118,7 @@ def begin(
     layout: Layout,
     txn: Transaction,
     table: Table,
-    described: CreateIndexWith[Any],
+    described: CreateIndex,
     *,
     making: Collection[int],
     now_ms: int,
@@ -130,6 +132,29 @@ def begin(
     for index in table.indexes:
         if not index.ready and index.id not in making:
             table = _without(layout, txn, table, index)
+    table, index = added(
+        layout,
+        txn,
+        table,
+        Index(
+            id=0,
+            name=described.name,
+            partition_key=described.partition,
+            sort_key=described.sort,
+            scope=described.only,
+            created_ms=now_ms,
+            kept=described.kept,
+        ),
+    )
+    layout.put_table(txn, table)
+    return index
+
+
+def added(layout: Layout, txn: Transaction, table: Table, described: Index) -> tuple[Table, Index]:
+    """The table with one index more, and the index with its number; the table is yet to be put.
+
+    Raises IndexAlreadyExistsError and RefusedError.
+    """
     if any(index.name == described.name for index in table.indexes):
         raise IndexAlreadyExistsError(table.name, described.name)
     if len(table.indexes) >= INDEXES_MAX:
@@ -137,25 +162,24 @@ def begin(
             f"{table.name} has {INDEXES_MAX} indexes, and a table may have no more. Nothing was "
             f"changed. Drop one that is not queried."
         )
-    if described.only is not None and table.partition_key.type is not KeyType.STRING:
+    if described.scope is not None and table.partition_key.type is not KeyType.STRING:
         raise RefusedError(
             f"a scope is what stands before '#' in a partition key that is a string, and the one "
             f"of {table.name} is of type {table.partition_key.type.name}. Nothing was changed."
         )
+    index = msgspec.structs.replace(described, id=new_number(layout, txn, format_=FORMAT_INDEXED))
+    return msgspec.structs.replace(table, indexes=(*table.indexes, index)), index
+
+
+def new_number(layout: Layout, txn: Transaction, *, format_: int = 1) -> int:
+    """The number of a new table or index, in a store that is of this format at the least."""
     state = layout.state(txn)
     assert state is not None, "written when the store was made"
-    state = msgspec.structs.replace(state, tables=state.tables + 1, format=FORMAT_INDEXED)
-    layout.put_state(txn, state)
-    index = Index(
-        id=state.tables,
-        name=described.name,
-        partition_key=described.partition,
-        sort_key=described.sort,
-        scope=described.only,
-        created_ms=now_ms,
+    state = msgspec.structs.replace(
+        state, tables=state.tables + 1, format=max(state.format, format_)
     )
-    layout.put_table(txn, msgspec.structs.replace(table, indexes=(*table.indexes, index)))
-    return index
+    layout.put_state(txn, state)
+    return state.tables
 
 
 def fill(
@@ -277,30 +301,76 @@ def read_page(
     Raises IndexNotFoundError, IndexNotReadyError, and what a key is refused with.
     """
     index = _found(table, query.index)
-    if not index.ready:
-        raise IndexNotReadyError(table.name, index.name)
-    # What is asked of a table's partition is asked of an index's: its entries begin as items do.
-    keyed = Table(
+    keyed = as_table(table, index)
+    return read_range(
+        layout,
+        txn,
+        table,
+        index,
+        partition_range(keyed, query.key(keyed), query.bound),
+        now_ms=now_ms,
+        limit=query.limit_,
+        start=query.start,
+        reverse=query.reversed,
+        condition=query.condition,
+        projection=query.projection,
+    )
+
+
+def as_table(table: Table, index: Index) -> Table:
+    """What is asked of a table's keys can be asked of an index's: its entries begin as items do."""
+    return Table(
         id=index.id,
         name=f"the index {index.name!r} of {table.name}",
         partition_key=index.partition_key,
         sort_key=index.sort_key,
     )
-    first, before = partition_range(keyed, query.key(keyed), query.bound)
-    if query.start is not None:
-        place = keyed.key(query.start) + table.key(query.start)[len(table.prefix) :]
-        if query.reversed:
+
+
+def place_in(table: Table, index: Index, item: Item) -> bytes | None:
+    """Where in an index an item has its entry, from the item or the keys alone; None: nowhere."""
+    entry = _entry(table, index, table.key(item), item)
+    return None if entry is None else entry.key
+
+
+def read_range(
+    layout: Layout,
+    txn: Transaction,
+    table: Table,
+    index: Index,
+    keys: Range,
+    *,
+    now_ms: int,
+    limit: int | None = None,
+    start: Item | None = None,
+    reverse: bool = False,
+    condition: Condition | None = None,
+    projection: Projection | None = None,
+    seen: Callable[[Item], Item] | None = None,
+) -> ItemPage:
+    """The items of a range of an index's keys, in order, from behind the keys `start`.
+
+    With `seen`, `condition` and sizes are of what that makes of an item, and so is the page.
+    Raises IndexNotReadyError.
+    """
+    if not index.ready:
+        raise IndexNotReadyError(table.name, index.name)
+    first, before = keys
+    if start is not None:
+        place = as_table(table, index).key(start) + table.key(start)[len(table.prefix) :]
+        if reverse:
             before = place if before is None else min(before, place)
         else:
             first = max(first, after(place) or place)
-    entries = layout.items.items(txn, first=first, before=before, reverse=query.reversed)
+    entries = layout.items.items(txn, first=first, before=before, reverse=reverse)
     return page_of(
         (_item(layout, txn, table, key, value) for key, value in entries),
         tuple(dict.fromkeys((*table.key_names, *index.key_names))),
         now_ms=now_ms,
-        limit=query.limit_,
-        condition=query.condition,
-        projection=query.projection,
+        limit=limit,
+        condition=condition,
+        projection=projection,
+        seen=seen,
     )
 
 

@@ -22,6 +22,7 @@ from penstock.store.errors import (
     Missing,
     TransactionError,
 )
+from penstock.store.indexes import read_range
 from penstock.store.keys import after as behind
 from penstock.store.layout import (
     CATALOG,
@@ -34,7 +35,7 @@ from penstock.store.layout import (
 )
 from penstock.store.queries import ItemPage, Range, get_all, read_page
 from penstock.store.records import StreamRecord, decode_stored, record_of
-from penstock.store.schema import Stream, Table
+from penstock.store.schema import Index, Stream, Table
 from penstock.store.shards import Shard, shards
 from penstock.store.streams import Page, Position, horizon, latest, read, stream_id
 from penstock.store.values import Item, decode_item
@@ -371,6 +372,39 @@ class View:
             reverse=reverse,
             condition=condition,
         )
+
+    def index_page(
+        self,
+        table: Table,
+        index: Index,
+        keys: Range,
+        *,
+        now_ms: int,
+        limit: int | None = None,
+        start: Item | None = None,
+        reverse: bool = False,
+        condition: Condition | None = None,
+        seen: Callable[[Item], Item] | None = None,
+    ) -> ItemPage:
+        """The items of a range of an index's keys (`indexes.read_range`)."""
+        return read_range(
+            self._layout,
+            self._txn,
+            table,
+            index,
+            keys,
+            now_ms=now_ms,
+            limit=limit,
+            start=start,
+            reverse=reverse,
+            condition=condition,
+            seen=seen,
+        )
+
+    def size(self, keys: Range) -> int:
+        """DynamoDB's bytes of the items of a range of keys; every one is looked at."""
+        found = self._layout.items.items(self._txn, first=keys.first, before=keys.before)
+        return sum(unpack_item(value).size for _, value in found)
 
     def beside(self, table: Table) -> bytes | None:
         """What a server keeps with a table; None when it keeps nothing."""

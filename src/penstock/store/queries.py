@@ -1,6 +1,6 @@
 """Reading items: one partition in the order of its sort keys, or a table from end to end."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
 from penstock.kv import Transaction
@@ -10,7 +10,7 @@ from penstock.store.keys import SORT_BYTES_MAX, after, beginning, encode_key
 from penstock.store.layout import Current, Layout, unpack_item
 from penstock.store.projections import Projection, project
 from penstock.store.schema import Table
-from penstock.store.values import Item, Scalar, decode_item
+from penstock.store.values import Item, Scalar, decode_item, encode_item
 
 PAGE_BYTES_MAX: Final = 1 << 20
 """Of items looked at for one page, as DynamoDB counts them."""
@@ -143,18 +143,26 @@ def page_of(
     limit: int | None,
     condition: Condition | None,
     projection: Projection | None,
+    seen: Callable[[Item], Item] | None = None,
 ) -> ItemPage:
-    """The first page of these items; `keys` are the attributes by which it is gone on."""
+    """The first page of these items; `keys` are the attributes by which it is gone on.
+
+    With `seen`, the page is of what that makes of each item, which has these attributes still.
+    """
     found, evaluated, size, last = list[Item](), 0, 0, None
     for current in candidates:
         if not current.visible(now_ms):
             continue
-        if evaluated == limit or (evaluated and size + current.size > PAGE_BYTES_MAX):
+        shown, bytes_ = None, current.size
+        if seen is not None:
+            shown = seen(decode_item(current.data))
+            bytes_ = encode_item(shown).size
+        if evaluated == limit or (evaluated and size + bytes_ > PAGE_BYTES_MAX):
             assert last is not None
             return ItemPage(found, {name: last[name] for name in keys}, evaluated, size)
-        last = decode_item(current.data)
+        last = decode_item(current.data) if shown is None else shown
         evaluated += 1
-        size += current.size
+        size += bytes_
         if condition is None or holds(condition, last):
             found.append(project(last, projection, keep=keys) if projection else last)
     return ItemPage(found, None, evaluated, size)

@@ -86,6 +86,8 @@ class Index(Struct, frozen=True, kw_only=True):
     ready: bool = False
     """Whether every item is in it that belongs there: until then nobody may query it."""
     created_ms: int = 0
+    kept: bytes = b""
+    """What a server keeps with the index; it means nothing to the store."""
 
     @property
     def key_names(self) -> tuple[str, ...]:

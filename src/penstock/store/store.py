@@ -25,7 +25,7 @@ import structlog
 
 from penstock.clocks import Clock
 from penstock.errors import PenstockError
-from penstock.store import admin, queries
+from penstock.store import admin, indexes, queries
 from penstock.store.builders import CreateTable, Query, Scan, UpdateItem
 from penstock.store.conditions import Condition
 from penstock.store.errors import (
@@ -140,17 +140,19 @@ class Store(Indexes):
         with self._writing() as txn:
             if self._layout.table(txn, described.name) is not None:
                 raise TableAlreadyExistsError(described.name)
-            state = self._state(txn)
-            state = msgspec.structs.replace(state, tables=state.tables + 1)
-            self._layout.put_state(txn, state)
+            now_ms = self._clock.wall_ms()
             table = Table(
-                id=state.tables,
+                id=indexes.new_number(self._layout, txn),
                 name=described.name,
                 partition_key=described.partition,
                 sort_key=described.sort,
                 ttl_attribute=described.ttl_attribute,
-                created_ms=self._clock.wall_ms(),
+                created_ms=now_ms,
             )
+            for index in described.indexes:
+                # The table holds nothing yet, so every index of it is complete.
+                index = msgspec.structs.replace(index, created_ms=now_ms, ready=True)  # noqa: PLW2901
+                table, _ = indexes.added(self._layout, txn, table, index)
             self._layout.note(txn, "createTable", table, now_ms=table.created_ms)
             if described.view is not None:
                 table = self._enable(

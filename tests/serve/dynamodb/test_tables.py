@@ -270,10 +270,6 @@ IMPOSSIBLE: Any = [
         "BillingMode is PAY_PER_REQUEST",
     ),
     (
-        {"GlobalSecondaryIndexes": [{}]},
-        INVALID + "GlobalSecondaryIndexes: this endpoint does not offer secondary indexes",
-    ),
-    (
         {"SSESpecification": {"Enabled": True}},
         INVALID + "SSESpecification: this endpoint encrypts nothing",
     ),

@@ -8,16 +8,15 @@ from collections import defaultdict
 from typing import Any, Final
 
 from penstock.serve.dynamodb.capacity import (
+    Spent,
     consumed_each,
     item_size,
     read_units,
     wants_capacity,
-    write_units,
-    written_size,
 )
 from penstock.serve.dynamodb.endpoint import Endpoint
 from penstock.serve.dynamodb.errors import validation
-from penstock.serve.dynamodb.items import Write, projected
+from penstock.serve.dynamodb.items import Write, Written, collections_of, projected
 from penstock.serve.dynamodb.keys import check_key
 from penstock.store import Transaction
 from penstock.store.attributevalue import decode_attributes
@@ -35,15 +34,17 @@ def batch_write_item(endpoint: Endpoint, request: dict[str, Any]) -> dict[str, A
     if sum(map(len, asked.values())) > WRITES_MAX:
         raise validation("Too many items requested for the BatchWriteItem call")
     writes = [_write(endpoint, table, one) for table, requests in asked.items() for one in requests]
-    units = dict[str, float]()
+    spent, written = dict[str, Spent](), list[Written]()
     with endpoint.store.transact() as transaction:
         refuse_duplicates(transaction, writes, _DUPLICATES)
         for write in writes:
-            old, new = write.do(transaction)
+            done = write.do(transaction)
+            written.append(done)
             if wants_capacity(request):
-                spent = units.get(write.table_name, 0.0)
-                units[write.table_name] = spent + write_units(written_size(old, new))
-    return {"UnprocessedItems": {}, **consumed_each(request, units)}
+                spent[write.table_name] = spent.get(write.table_name, Spent()) + done.spent
+    told: dict[str, Any] = {"UnprocessedItems": {}, **consumed_each(request, spent)}
+    collections = collections_of(endpoint, request, written)
+    return told | ({"ItemCollectionMetrics": collections} if collections else {})
 
 
 def refuse_duplicates(transaction: Transaction, writes: list[Write], message: str) -> None:
@@ -69,7 +70,7 @@ def batch_get_item(endpoint: Endpoint, request: dict[str, Any]) -> dict[str, Any
     keys = {given: [decode_attributes(key) for key in one["Keys"]] for given, one in asked.items()}
     found: dict[str, list[dict[str, Any]]] = {}
     left: dict[str, Any] = {}
-    units, size, now_ms = defaultdict[str, float](float), 0, endpoint.now_ms
+    spent, size, now_ms = defaultdict[str, Spent](Spent), 0, endpoint.now_ms
     with endpoint.store.view() as view:
         for given, name, expressions, one in wanted:
             table, seen = endpoint.table(view, name), set[bytes]()
@@ -90,10 +91,10 @@ def batch_get_item(endpoint: Endpoint, request: dict[str, Any]) -> dict[str, Any
                     left.setdefault(given, {**one, "Keys": []})["Keys"].append(written)
                     continue
                 consistent = bool(one.get("ConsistentRead", False))
-                units[name] += read_units(item_size(item), consistent=consistent)
+                spent[name] += Spent(read_units(item_size(item), consistent=consistent))
                 if item is not None:
                     items.append(projected(expressions, item))
-    return {"Responses": found, "UnprocessedKeys": left, **consumed_each(request, units)}
+    return {"Responses": found, "UnprocessedKeys": left, **consumed_each(request, spent)}
 
 
 def _write(endpoint: Endpoint, table: str, request: dict[str, Any]) -> Write:

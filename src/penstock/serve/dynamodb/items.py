@@ -1,14 +1,9 @@
 """PutItem, DeleteItem, UpdateItem, GetItem."""
 
-from typing import Any
+from collections.abc import Iterable
+from typing import Any, Final, NamedTuple
 
-from penstock.serve.dynamodb.capacity import (
-    consumed,
-    item_size,
-    read_units,
-    write_units,
-    written_size,
-)
+from penstock.serve.dynamodb.capacity import Spent, consumed, item_size, read_units, wants_capacity
 from penstock.serve.dynamodb.endpoint import Endpoint
 from penstock.serve.dynamodb.errors import (
     CONDITION_FAILED,
@@ -16,6 +11,7 @@ from penstock.serve.dynamodb.errors import (
     WireError,
     validation,
 )
+from penstock.serve.dynamodb.indexes import has_local, refuse_item
 from penstock.serve.dynamodb.keys import check_item, check_key
 from penstock.store import (
     ConditionCheckFailedError,
@@ -23,12 +19,28 @@ from penstock.store import (
     Item,
     Table,
     Transaction,
-    Updated,
 )
 from penstock.store.attributevalue import decode_attributes, encode_attributes
 from penstock.store.expressions.request import RequestExpressions, read_request
 from penstock.store.projections import project
+from penstock.store.queries import partition_range
 from penstock.store.updates import Update
+
+_GIGABYTE: Final = 1 << 30
+
+
+class Written(NamedTuple):
+    """What a write did."""
+
+    table: Table
+    key: Item
+    old: Item | None
+    new: Item | None
+
+    @property
+    def spent(self) -> Spent:
+        """What it would have consumed."""
+        return Spent.written(self.table, self.old, self.new)
 
 
 class Write:
@@ -49,6 +61,7 @@ class Write:
         table = self._endpoint.table(transaction, self.table_name)
         if self._operation == "PutItem":
             check_item(table, self._attributes)
+            refuse_item(table, self._attributes)
             key = table.keys_of(self._attributes)
         else:
             check_key(table, self._attributes)
@@ -56,28 +69,30 @@ class Write:
         self._expressions.refuse_keys(table.key_names)
         return table, key
 
-    def do(self, transaction: Transaction) -> tuple[Item | None, Item | None]:
+    def do(self, transaction: Transaction) -> "Written":
         """Do it; returns the item before and after. Raises as the transaction does."""
         table, key = self.key(transaction)
         condition = self._expressions.condition
         match self._operation:
             case "PutItem":
                 old = transaction.put(table.name, self._attributes, condition=condition)
-                return old, self._attributes
+                return Written(table, key, old, self._attributes)
             case "DeleteItem":
-                return transaction.delete(table.name, key, condition=condition), None
+                old = transaction.delete(table.name, key, condition=condition)
+                return Written(table, key, old, None)
             case "ConditionCheck":
                 assert condition is not None, "the operation's shape requires one"
                 transaction.check(table.name, key, condition)
-                return None, None
+                return Written(table, key, None, None)
             case _:
                 update = self.update
                 try:
                     done = transaction.update(table.name, key, update, condition=condition)
                 except DocumentTooLargeError as error:
                     raise validation(UPDATE_TOO_LARGE) from error
+                refuse_item(table, done.new, changed={str(path[0]) for path in update.paths})
                 there = done.old is not None or update.creates
-                return done.old, done.new if there else None
+                return Written(table, key, done.old, done.new if there else None)
 
     @property
     def update(self) -> Update:
@@ -89,23 +104,23 @@ def put_item(endpoint: Endpoint, request: dict[str, Any]) -> dict[str, Any]:
     """Write an item, whole."""
     _refuse_returned(request)
     write = Write("PutItem", endpoint, request)
-    old, new = _done(endpoint, write, request)
-    return _answer(request, write, old, new, _returned(request, write, Updated(old, new or {})))
+    done = _done(endpoint, write, request)
+    return _answer(endpoint, request, done, _returned(request, write, done))
 
 
 def delete_item(endpoint: Endpoint, request: dict[str, Any]) -> dict[str, Any]:
     """Remove an item."""
     _refuse_returned(request)
     write = Write("DeleteItem", endpoint, request)
-    old, new = _done(endpoint, write, request)
-    return _answer(request, write, old, new, _returned(request, write, Updated(old, {})))
+    done = _done(endpoint, write, request)
+    return _answer(endpoint, request, done, _returned(request, write, done))
 
 
 def update_item(endpoint: Endpoint, request: dict[str, Any]) -> dict[str, Any]:
     """Change an item in part, or make it."""
     write = Write("UpdateItem", endpoint, request)
-    old, new = _done(endpoint, write, request)
-    return _answer(request, write, old, new, _returned(request, write, Updated(old, new or {})))
+    done = _done(endpoint, write, request)
+    return _answer(endpoint, request, done, _returned(request, write, done))
 
 
 def get_item(endpoint: Endpoint, request: dict[str, Any]) -> dict[str, Any]:
@@ -120,8 +135,39 @@ def get_item(endpoint: Endpoint, request: dict[str, Any]) -> dict[str, Any]:
         found = view.get(table, key, now_ms=endpoint.now_ms)
     consistent = request.get("ConsistentRead", False)
     units = read_units(item_size(found), consistent=consistent)
-    told = consumed(request, name, units)
+    told = consumed(request, name, Spent(units))
     return told if found is None else {"Item": projected(asked, found), **told}
+
+
+def collections_of(
+    endpoint: Endpoint, request: dict[str, Any], written: Iterable[Written]
+) -> dict[str, list[dict[str, Any]]]:
+    """The item collections that were written, by their tables, if the request wants them.
+
+    An item collection is a partition of a table that has a local index. Its size is counted, which
+    looks at each of its items.
+    """
+    if request.get("ReturnItemCollectionMetrics") != "SIZE":
+        return {}
+    found: dict[str, list[dict[str, Any]]] = {}
+    seen = set[bytes]()
+    with endpoint.store.view() as view:
+        for table, key, _, _ in written:
+            place = table.partition(key)
+            if not has_local(table) or place in seen:
+                continue
+            seen.add(place)
+            size = view.size(partition_range(table, key, None))
+            least = size // _GIGABYTE
+            found.setdefault(table.name, []).append(
+                {
+                    "ItemCollectionKey": encode_attributes(
+                        {table.partition_key.name: key[table.partition_key.name]}
+                    ),
+                    "SizeEstimateRangeGB": [float(least), float(least + 1)],
+                }
+            )
+    return found
 
 
 def projected(asked: RequestExpressions, item: Item) -> dict[str, Any]:
@@ -136,9 +182,7 @@ def failed(error: ConditionCheckFailedError, request: dict[str, Any]) -> dict[st
     return {"Item": encode_attributes(error.item)} if wanted and error.item is not None else {}
 
 
-def _done(
-    endpoint: Endpoint, write: Write, request: dict[str, Any]
-) -> tuple[Item | None, Item | None]:
+def _done(endpoint: Endpoint, write: Write, request: dict[str, Any]) -> Written:
     try:
         with endpoint.store.transact() as transaction:
             return write.do(transaction)
@@ -149,30 +193,29 @@ def _done(
 
 
 def _answer(
-    request: dict[str, Any],
-    write: Write,
-    old: Item | None,
-    new: Item | None,
-    returned: Item | None,
+    endpoint: Endpoint, request: dict[str, Any], done: Written, returned: Item | None
 ) -> dict[str, Any]:
     told = {} if returned is None else {"Attributes": encode_attributes(returned)}
-    if request.get("ReturnConsumedCapacity", "NONE") != "NONE":
-        told |= consumed(request, write.table_name, write_units(written_size(old, new)))
+    if wants_capacity(request):
+        told |= consumed(request, done.table.name, done.spent)
+    collections = collections_of(endpoint, request, [done])
+    for metrics in collections.get(done.table.name, []):
+        told["ItemCollectionMetrics"] = metrics
     return told
 
 
-def _returned(request: dict[str, Any], write: Write, done: Updated) -> Item | None:
+def _returned(request: dict[str, Any], write: Write, done: Written) -> Item | None:
     """The Attributes of an answer; None for no such member."""
     chosen: Item | None
     match request.get("ReturnValues", "NONE"):
         case "ALL_OLD":
             return done.old
         case "ALL_NEW":
-            chosen = done.new
+            chosen = done.new or {}
         case "UPDATED_OLD":
             chosen = project(done.old or {}, write.update.paths)
         case "UPDATED_NEW":
-            chosen = project(done.new, write.update.paths)
+            chosen = project(done.new or {}, write.update.paths)
         case _:
             return None
     return chosen or None

@@ -27,6 +27,7 @@ _STREAM_ARN: Final = Text(37, 1024)
 _SHARD_ID: Final = Text(28, 65)
 _SEQUENCE: Final = Text(21, 40, pattern=SEQUENCE_PATTERN)
 _NAME: Final = Text(1, 255)
+_INDEX_NAME: Final = Text(3, 255, pattern="[a-zA-Z0-9_.-]+")
 _LIMIT: Final = Whole(1)
 _PAGE: Final = Whole(1, 100)
 _CAPACITY: Final = Text(words=("INDEXES", "TOTAL", "NONE"))
@@ -62,7 +63,7 @@ _PAGED: Final = {
     "FilterExpression": Text(),
     "ConditionalOperator": _OPERATOR,
     "ExclusiveStartKey": _KEY,
-    "IndexName": Text(3, 255, pattern="[a-zA-Z0-9_.-]+"),
+    "IndexName": _INDEX_NAME,
     "Limit": _LIMIT,
     "ReturnConsumedCapacity": _CAPACITY,
     "Select": Text(
@@ -77,6 +78,24 @@ _SCHEMA: Final = Listed(
 )
 _UNITS: Final = Whole(1, long=True)
 _THROUGHPUT: Final = Shape({"ReadCapacityUnits": _UNITS, "WriteCapacityUnits": _UNITS}, {})
+_PROJECTION: Final = Shape(
+    {},
+    {
+        "ProjectionType": Text(words=("ALL", "INCLUDE", "KEYS_ONLY")),
+        "NonKeyAttributes": Listed(_NAME, 1, 20),
+    },
+)
+_LOCAL_INDEX: Final = Shape(
+    {"IndexName": _INDEX_NAME, "KeySchema": _SCHEMA, "Projection": _PROJECTION}, {}
+)
+_GLOBAL_INDEX: Final = Shape(
+    {"IndexName": _INDEX_NAME, "KeySchema": _SCHEMA, "Projection": _PROJECTION},
+    {
+        "ProvisionedThroughput": _THROUGHPUT,
+        "OnDemandThroughput": _ANY,
+        "WarmThroughput": _ANY,
+    },
+)
 _STREAM: Final = Shape(
     {"StreamEnabled": Flag()}, {"StreamViewType": Text(words=tuple(map(str, StreamViewType)))}
 )
@@ -158,8 +177,8 @@ DATA: Final = {
         {"AttributeDefinitions": _DEFINITIONS, "TableName": _TABLE, "KeySchema": _SCHEMA},
         {
             **_OPTIONS,
-            "LocalSecondaryIndexes": Listed(_ANY),
-            "GlobalSecondaryIndexes": Listed(_ANY),
+            "LocalSecondaryIndexes": Listed(_LOCAL_INDEX),
+            "GlobalSecondaryIndexes": Listed(_GLOBAL_INDEX),
             "Tags": Listed(_TAG, 0, 50),
             "ResourcePolicy": Text(),
         },

@@ -1,16 +1,26 @@
-"""Query and Scan: pages of at most 1 MiB of items that were looked at."""
+"""Query and Scan: pages of at most 1 MiB of items that were looked at, of a table or an index."""
 
 from typing import Any, cast
 
-from penstock.serve.dynamodb.capacity import consumed, read_units
+from msgspec import Struct
+
+from penstock.serve.dynamodb.capacity import Spent, consumed, read_units
 from penstock.serve.dynamodb.endpoint import Endpoint
 from penstock.serve.dynamodb.errors import validation
+from penstock.serve.dynamodb.indexes import (
+    index_named,
+    projected_names,
+    settings_of,
+    shown_by,
+)
 from penstock.serve.dynamodb.items import projected
-from penstock.serve.dynamodb.keys import check_key, refuse_value
-from penstock.store import Item, ItemPage, Table
+from penstock.serve.dynamodb.keys import INVALID, MISFIT, attributes, check_key, refuse_value
+from penstock.store import Item, ItemPage, Table, View
 from penstock.store.attributevalue import decode_attributes, encode_attributes
 from penstock.store.expressions.keys import KeyCondition, key_condition
 from penstock.store.expressions.request import RequestExpressions, read_request
+from penstock.store.indexes import as_table
+from penstock.store.kinds import type_of
 from penstock.store.queries import (
     Range,
     SortBound,
@@ -18,7 +28,59 @@ from penstock.store.queries import (
     segment_range,
     table_range,
 )
+from penstock.store.schema import Index
 from penstock.store.values import Scalar
+
+
+class _Source(Struct, frozen=True):
+    """What is read: a table, or an index of one."""
+
+    table: Table
+    index: Index | None
+
+    @property
+    def keyed(self) -> Table:
+        """By whose keys items are found and ordered."""
+        return self.table if self.index is None else as_table(self.table, self.index)
+
+    @property
+    def fetches(self) -> bool:
+        """Whether it may read what it does not project from the table: a local index does."""
+        return self.index is None or settings_of(self.index).local
+
+    def page(
+        self,
+        view: View,
+        request: dict[str, Any],
+        asked: RequestExpressions,
+        keys: Range,
+        start: Item | None,
+        now_ms: int,
+    ) -> ItemPage:
+        """A page of what a request asks."""
+        limit, reverse = request.get("Limit"), not request.get("ScanIndexForward", True)
+        if self.index is None:
+            return view.page(
+                self.table,
+                keys,
+                now_ms=now_ms,
+                limit=limit,
+                start=start,
+                reverse=reverse,
+                condition=asked.condition,
+            )
+        fetches = self.fetches and _wants_more(self.table, self.index, request, asked)
+        return view.index_page(
+            self.table,
+            self.index,
+            keys,
+            now_ms=now_ms,
+            limit=limit,
+            start=start,
+            reverse=reverse,
+            condition=asked.condition,
+            seen=None if fetches else shown_by(self.table, self.index),
+        )
 
 
 def query(endpoint: Endpoint, request: dict[str, Any]) -> dict[str, Any]:
@@ -29,58 +91,75 @@ def query(endpoint: Endpoint, request: dict[str, Any]) -> dict[str, Any]:
     start = _start(request)
     name = endpoint.name(request)
     with endpoint.store.view() as view:
-        table = endpoint.table(view, name)
-        _refuse_index(request)
-        wanted = key_condition(asked.key, table.partition_key, table.sort_key)
-        asked.refuse_keys(table.key_names, query=True)
-        _refuse_values(table, wanted)
-        partition: Item = {table.partition_key.name: wanted.partition}
+        source = _source(endpoint, view, request)
+        keyed = source.keyed
+        wanted = key_condition(asked.key, keyed.partition_key, keyed.sort_key)
+        asked.refuse_keys(keyed.key_names, query=True)
+        _refuse_unprojected(source, request, asked)
+        _refuse_values(keyed, wanted)
+        partition: Item = {keyed.partition_key.name: wanted.partition}
         bound = None
         if wanted.sort is not None:
             bound = SortBound(wanted.sort.op, cast("tuple[Scalar, ...]", wanted.sort.values))
         if start is not None:
-            _refuse_start(table, start, partition_range(table, partition, None))
-        page = view.page(
-            table,
-            partition_range(table, partition, bound),
-            now_ms=endpoint.now_ms,
-            limit=request.get("Limit"),
-            start=start,
-            reverse=not request.get("ScanIndexForward", True),
-            condition=asked.condition,
-        )
-    return _answer(request, name, asked, page)
+            _refuse_start(source, start, said="")
+            place, (first, before) = keyed.key(start), partition_range(keyed, partition, None)
+            if place < first or (before is not None and place >= before):
+                raise validation("The provided starting key is outside query boundaries")
+        keys = partition_range(keyed, partition, bound)
+        page = source.page(view, request, asked, keys, start, endpoint.now_ms)
+    return _answer(request, name, source, asked, page)
 
 
 def scan(endpoint: Endpoint, request: dict[str, Any]) -> dict[str, Any]:
-    """Items of a whole table, or of one segment of it."""
+    """Items of a whole table or index, or of one segment of it."""
     asked = read_request(request, "Scan")
     _refuse_select(request)
     _refuse_segment(request)
     start = _start(request)
     name = endpoint.name(request)
     with endpoint.store.view() as view:
-        table = endpoint.table(view, name)
-        _refuse_index(request)
-        asked.refuse_keys(table.key_names)
-        keys = table_range(table)
+        source = _source(endpoint, view, request)
+        asked.refuse_keys(source.keyed.key_names)
+        _refuse_unprojected(source, request, asked)
+        keys = table_range(source.keyed)
         if "Segment" in request:
-            keys = segment_range(table, request["Segment"], request["TotalSegments"])
+            keys = segment_range(source.keyed, request["Segment"], request["TotalSegments"])
         if start is not None:
-            _refuse_start(table, start, keys)
-        page = view.page(
-            table,
-            keys,
-            now_ms=endpoint.now_ms,
-            limit=request.get("Limit"),
-            start=start,
-            condition=asked.condition,
-        )
-    return _answer(request, name, asked, page)
+            _refuse_start(source, start, said=f": {MISFIT}")
+            place = source.keyed.key(start)
+            if place < keys.first or (keys.before is not None and place >= keys.before):
+                raise validation(
+                    f"The provided starting key is invalid: Invalid ExclusiveStartKey. Please use "
+                    f"ExclusiveStartKey with correct Segment. TotalSegments: "
+                    f"{request['TotalSegments']} Segment: {request['Segment']}"
+                )
+        page = source.page(view, request, asked, keys, start, endpoint.now_ms)
+    return _answer(request, name, source, asked, page)
+
+
+def _source(endpoint: Endpoint, view: View, request: dict[str, Any]) -> _Source:
+    table = endpoint.table(view, endpoint.name(request))
+    if "IndexName" not in request:
+        if request.get("Select") == "ALL_PROJECTED_ATTRIBUTES":
+            raise validation(
+                "ALL_PROJECTED_ATTRIBUTES can be used only when Querying using an IndexName"
+            )
+        return _Source(table, None)
+    index = index_named(table, request["IndexName"])
+    if not index.ready:
+        raise validation(f"Cannot read from backfilling global secondary index: {index.name}")
+    if request.get("ConsistentRead") and not settings_of(index).local:
+        raise validation("Consistent reads are not supported on global secondary indexes")
+    return _Source(table, index)
 
 
 def _answer(
-    request: dict[str, Any], table: str, asked: RequestExpressions, page: ItemPage
+    request: dict[str, Any],
+    table: str,
+    source: _Source,
+    asked: RequestExpressions,
+    page: ItemPage,
 ) -> dict[str, Any]:
     told: dict[str, Any] = {"Count": len(page.items), "ScannedCount": page.evaluated}
     if request.get("Select") != "COUNT":
@@ -88,7 +167,7 @@ def _answer(
     if page.last_key is not None:
         told["LastEvaluatedKey"] = encode_attributes(page.last_key)
     units = read_units(page.size, consistent=request.get("ConsistentRead", False))
-    return told | consumed(request, table, units)
+    return told | consumed(request, table, Spent.read(units, source.index))
 
 
 def _start(request: dict[str, Any]) -> Item | None:
@@ -96,19 +175,26 @@ def _start(request: dict[str, Any]) -> Item | None:
     return None if given is None else decode_attributes(given)
 
 
-def _refuse_start(table: Table, start: Item, keys: Range) -> None:
-    """Refuse to go on after a key that is none of the table's, or not in the range."""
-    check_key(table, start, said="The provided starting key is invalid: ")
-    place = table.key(start)
-    if place < keys.first or (keys.before is not None and place >= keys.before):
-        raise validation("The provided starting key is outside query boundaries")
+def _refuse_start(source: _Source, start: Item, *, said: str) -> None:
+    """Refuse to go on after what is no key of the table, or of the table and the index."""
+    invalid = "The provided starting key is invalid"
+    key_names = {*source.table.key_names, *source.keyed.key_names}
+    if set(start) != key_names:
+        raise validation(f"{invalid}{said}")
+    if source.index is not None:
+        for attribute in attributes(source.index):
+            if type_of(start[attribute.name]).value != attribute.type.value:
+                raise validation(f"{invalid}: {MISFIT}")
+            sort = attribute is source.index.sort_key
+            refuse_value(attribute, start[attribute.name], sort=sort)
+    check_key(source.table, source.table.keys_of(start), said=f"{invalid}: ")
 
 
-def _refuse_values(table: Table, wanted: KeyCondition) -> None:
-    refuse_value(table.partition_key, wanted.partition, sort=False)
-    if table.sort_key is not None and wanted.sort is not None:
+def _refuse_values(keyed: Table, wanted: KeyCondition) -> None:
+    refuse_value(keyed.partition_key, wanted.partition, sort=False)
+    if keyed.sort_key is not None and wanted.sort is not None:
         for value in wanted.sort.values:
-            refuse_value(table.sort_key, value, sort=True)
+            refuse_value(keyed.sort_key, value, sort=True)
 
 
 def _refuse_select(request: dict[str, Any]) -> None:
@@ -119,15 +205,43 @@ def _refuse_select(request: dict[str, Any]) -> None:
     if projections and select in {"ALL_ATTRIBUTES", "ALL_PROJECTED_ATTRIBUTES", "COUNT"}:
         only = "only the Count" if select == "COUNT" else select
         raise validation(f"Cannot specify the {projections[0]} when choosing to get {only}")
-    if select == "ALL_PROJECTED_ATTRIBUTES":
+
+
+def _refuse_unprojected(
+    source: _Source, request: dict[str, Any], asked: RequestExpressions
+) -> None:
+    """Refuse to read from a global index what it does not project."""
+    if source.fetches or source.index is None:
+        return
+    if request.get("Select") == "ALL_ATTRIBUTES" and settings_of(source.index).projection != "ALL":
         raise validation(
-            "ALL_PROJECTED_ATTRIBUTES can be used only when Querying using an IndexName"
+            f"{INVALID}Select type ALL_ATTRIBUTES is not supported for global secondary index "
+            f"{source.index.name} because its projection type is not ALL"
+        )
+    missing = _unprojected(source.table, source.index, asked)
+    if missing:
+        raise validation(
+            f"{INVALID}Global secondary index {source.index.name} does not project "
+            f"[{', '.join(missing)}]"
         )
 
 
-def _refuse_index(request: dict[str, Any]) -> None:
-    if "IndexName" in request:
-        raise validation(f"The table does not have the specified index: {request['IndexName']}")
+def _wants_more(
+    table: Table, index: Index, request: dict[str, Any], asked: RequestExpressions
+) -> bool:
+    """Whether a request asks for attributes that an index does not project."""
+    if request.get("Select") == "ALL_ATTRIBUTES":
+        return settings_of(index).projection != "ALL"
+    return bool(_unprojected(table, index, asked))
+
+
+def _unprojected(table: Table, index: Index, asked: RequestExpressions) -> list[str]:
+    """The attributes that a request names and an index does not project."""
+    names = projected_names(table, index)
+    if names is None:
+        return []
+    named = (str(path[0]) for path in asked.paths())
+    return [name for name in dict.fromkeys(named) if name not in names]
 
 
 def _refuse_segment(request: dict[str, Any]) -> None:

@@ -7,8 +7,11 @@ from msgspec import Struct
 
 from penstock.serve.dynamodb.endpoint import Endpoint
 from penstock.serve.dynamodb.errors import WireError, validation
+from penstock.serve.dynamodb.indexes import described_indexes, indexes_of
+from penstock.serve.dynamodb.keys import INVALID, attributes
 from penstock.serve.dynamodb.names import is_offered, table_id
-from penstock.serve.dynamodb.streams import key_schema
+from penstock.serve.dynamodb.places import key_schema_of
+from penstock.serve.dynamodb.schemas import table_schema
 from penstock.store import (
     KeyType,
     Retention,
@@ -18,16 +21,12 @@ from penstock.store import (
     Transaction,
     View,
 )
-from penstock.store.keys import KeyAttribute
 
 PAGE_MAX: Final = 100
 TAGS_MAX: Final = 50
 UNITS_MAX: Final = 1_000_000_000_000
-_INVALID: Final = "One or more parameter values were invalid: "
 _NOT_OFFERED: Final = {
-    "GlobalSecondaryIndexes": "secondary indexes",
-    "LocalSecondaryIndexes": "secondary indexes",
-    "GlobalSecondaryIndexUpdates": "secondary indexes",
+    "GlobalSecondaryIndexUpdates": "changes of indexes",
     "ReplicaUpdates": "global tables",
     "ResourcePolicy": "resource policies",
 }
@@ -46,23 +45,23 @@ class Settings(Struct, frozen=True, omit_defaults=True):
 def create_table(endpoint: Endpoint, request: dict[str, Any]) -> dict[str, Any]:
     """Make a table. It can be used as soon as this is answered."""
     _refuse_unoffered(request)
-    partition, sort = _keys(request)
     settings = _settings(request, Settings(tags=_tags(request.get("Tags", []))))
     if settings.billing == "PROVISIONED" and not settings.read_units:
         raise validation(
-            f"{_INVALID}ReadCapacityUnits and WriteCapacityUnits must both be specified when "
+            f"{INVALID}ReadCapacityUnits and WriteCapacityUnits must both be specified when "
             f"BillingMode is PROVISIONED"
         )
+    keys, indexes = table_schema(request, settings.billing)
     view = _created_view(request.get("StreamSpecification"))
     name = endpoint.name(request)
     if not is_offered(name):
         raise validation("Invalid table name")
-    described = endpoint.store.create_table(name).partition_key(*partition)
-    if sort is not None:
-        described.sort_key(*sort)
+    described = endpoint.store.create_table(name).partition_key(*keys.partition)
+    if keys.sort is not None:
+        described.sort_key(*keys.sort)
     if view is not None:
         described.stream(view).retention(_retention(endpoint))
-    described.beside(_encoder.encode(settings))
+    described.indexed(*indexes).beside(_encoder.encode(settings))
     try:
         described.execute()
     except TableAlreadyExistsError:
@@ -151,7 +150,7 @@ def tag_resource(endpoint: Endpoint, request: dict[str, Any]) -> dict[str, Any]:
         table, settings = _tagged(endpoint, transaction, request)
         tags = {**settings.tags, **added}
         if len(tags) > TAGS_MAX:
-            raise validation(f"{_INVALID}Too many tags: a table has at most {TAGS_MAX}")
+            raise validation(f"{INVALID}Too many tags: a table has at most {TAGS_MAX}")
         _put_tags(transaction, table, settings, tags)
     return {}
 
@@ -198,7 +197,7 @@ def _arn_name(endpoint: Endpoint, request: dict[str, Any]) -> str:
 def _tags(given: list[dict[str, str]]) -> dict[str, str]:
     tags = {tag["Key"]: tag["Value"] for tag in given}
     if len(tags) < len(given):
-        raise validation(f"{_INVALID}Duplicate keys are not allowed in the list of tags")
+        raise validation(f"{INVALID}Duplicate keys are not allowed in the list of tags")
     return tags
 
 
@@ -263,16 +262,17 @@ def settings_of(kept: bytes | None) -> Settings:
 def _described(endpoint: Endpoint, inside: View, name: str) -> dict[str, Any]:
     table = endpoint.table(inside, name, named=True)
     settings = settings_of(inside.beside(table))
-    keys = [one for one in (table.partition_key, table.sort_key) if one is not None]
+    arn = endpoint.names.table_arn(table.name)
     described: dict[str, Any] = {
         "TableName": table.name,
-        "TableArn": endpoint.names.table_arn(table.name),
+        "TableArn": arn,
         "TableId": table_id(inside.store_id, table),
         "TableStatus": "ACTIVE",
         "CreationDateTime": table.created_ms / 1000,
-        "KeySchema": key_schema(table.partition_key, table.sort_key),
+        "KeySchema": key_schema_of(table.key_names),
         "AttributeDefinitions": [
-            {"AttributeName": one.name, "AttributeType": one.type.value} for one in keys
+            {"AttributeName": name, "AttributeType": type_.value}
+            for name, type_ in _key_types(table).items()
         ],
         "ProvisionedThroughput": {
             "NumberOfDecreasesToday": 0,
@@ -280,6 +280,7 @@ def _described(endpoint: Endpoint, inside: View, name: str) -> dict[str, Any]:
             "WriteCapacityUnits": settings.write_units,
         },
         "DeletionProtectionEnabled": settings.protected,
+        **described_indexes(table, arn),
     }
     if settings.billing == "PAY_PER_REQUEST":
         described["BillingModeSummary"] = {"BillingMode": "PAY_PER_REQUEST"}
@@ -295,33 +296,15 @@ def _described(endpoint: Endpoint, inside: View, name: str) -> dict[str, Any]:
     return described
 
 
-def _keys(request: dict[str, Any]) -> tuple[KeyAttribute, KeyAttribute | None]:
-    types = {
-        one["AttributeName"]: KeyType(one["AttributeType"])
-        for one in request["AttributeDefinitions"]
-    }
-    first, *rest = request["KeySchema"]
-    if first["KeyType"] != "HASH":
-        raise validation("Invalid KeySchema: The first KeySchemaElement is not a HASH key type")
-    if rest and rest[0]["KeyType"] != "RANGE":
-        raise validation("Invalid KeySchema: The second KeySchemaElement is not a RANGE key type")
-    names = [one["AttributeName"] for one in request["KeySchema"]]
-    if len(set(names)) < len(names):
-        raise validation(
-            "Both the Hash Key and the Range Key element in the KeySchema have the same name"
-        )
-    if any(name not in types for name in names):
-        raise validation(
-            f"{_INVALID}Some index key attributes are not defined in AttributeDefinitions. Keys: "
-            f"[{', '.join(names)}], AttributeDefinitions: [{', '.join(types)}]"
-        )
-    if len(types) > len(names):
-        raise validation(
-            f"{_INVALID}Number of attributes in KeySchema does not exactly match number of "
-            f"attributes defined in AttributeDefinitions"
-        )
-    partition, *sort = (KeyAttribute(name, types[name]) for name in names)
-    return partition, sort[0] if sort else None
+def _key_types(table: Table) -> dict[str, KeyType]:
+    """The types of the key attributes of a table and its indexes, by their names."""
+    types: dict[str, KeyType] = {}
+    for one in (
+        *attributes(table),
+        *(attribute for index in indexes_of(table) for attribute in attributes(index)),
+    ):
+        types.setdefault(one.name, one.type)
+    return types
 
 
 def _created_view(stream: dict[str, Any] | None) -> StreamViewType | None:
@@ -341,12 +324,12 @@ def _refuse_stream(stream: dict[str, Any], how: str) -> None:
             ("enabled", "is required") if enabled else ("disabled", "should not be specified")
         )
         raise validation(
-            f"{_INVALID}Table is being created with a stream {state}, UpdateViewType {ending}"
+            f"{INVALID}Table is being created with a stream {state}, UpdateViewType {ending}"
         )
     raise validation(
-        f"{_INVALID}If stream is being enabled then UpdateViewType is required"
+        f"{INVALID}If stream is being enabled then UpdateViewType is required"
         if enabled
-        else f"{_INVALID}If stream is being disabled, then UpdateViewType must not be specified"
+        else f"{INVALID}If stream is being disabled, then UpdateViewType must not be specified"
     )
 
 
@@ -355,7 +338,7 @@ def _settings(request: dict[str, Any], before: Settings) -> Settings:
     units = request.get("ProvisionedThroughput")
     if billing == "PAY_PER_REQUEST" and units is not None:
         raise validation(
-            f"{_INVALID}Neither ReadCapacityUnits nor WriteCapacityUnits can be specified when "
+            f"{INVALID}Neither ReadCapacityUnits nor WriteCapacityUnits can be specified when "
             f"BillingMode is PAY_PER_REQUEST"
         )
     read, write = before.read_units, before.write_units
@@ -373,9 +356,9 @@ def _settings(request: dict[str, Any], before: Settings) -> Settings:
 def _refuse_unoffered(request: dict[str, Any]) -> None:
     for member, what in _NOT_OFFERED.items():
         if request.get(member):
-            raise validation(f"{_INVALID}{member}: this endpoint does not offer {what}")
+            raise validation(f"{INVALID}{member}: this endpoint does not offer {what}")
     if request.get("SSESpecification", {}).get("Enabled"):
-        raise validation(f"{_INVALID}SSESpecification: this endpoint encrypts nothing")
+        raise validation(f"{INVALID}SSESpecification: this endpoint encrypts nothing")
 
 
 def _retention(endpoint: Endpoint) -> Retention:

@@ -12,15 +12,16 @@ import msgspec
 
 from penstock.serve.dynamodb.batches import refuse_duplicates
 from penstock.serve.dynamodb.capacity import (
+    Spent,
     consumed_each,
     item_size,
     read_units,
-    write_units,
+    wants_capacity,
     written_size,
 )
 from penstock.serve.dynamodb.endpoint import Endpoint
 from penstock.serve.dynamodb.errors import CONDITION_FAILED, WireError, validation, wire_error
-from penstock.serve.dynamodb.items import Write, failed, projected
+from penstock.serve.dynamodb.items import Write, Written, collections_of, failed, projected
 from penstock.serve.dynamodb.keys import check_key
 from penstock.store import ConditionCheckFailedError, RefusedError, Transaction
 from penstock.store.attributevalue import decode_attributes
@@ -46,25 +47,36 @@ def transact_write_items(endpoint: Endpoint, request: dict[str, Any]) -> dict[st
     """
     actions = [_action(one) for one in request["TransactItems"]]
     writes = [Write(_OPERATIONS[kind], endpoint, asked) for kind, asked in actions]
-    sizes = defaultdict[str, list[int]](list)
+    written = list[Written]()
     with endpoint.store.transact() as transaction:
         refuse_duplicates(transaction, writes, _TWICE)
         if not _is_repeated(transaction, request):
-            reasons = [
-                _do(transaction, write, asked, sizes)
-                for write, (_, asked) in zip(writes, actions, strict=True)
-            ]
+            reasons, size = list[dict[str, Any]](), 0
+            for write, (_, asked) in zip(writes, actions, strict=True):
+                reason, done = _do(transaction, write, asked)
+                reasons.append(reason)
+                if done is not None:
+                    written.append(done)
+                    size += written_size(done.old, done.new)
+                if size > BYTES_MAX:
+                    raise validation(_TOO_LARGE)
             if any(reason["Code"] != "None" for reason in reasons):
                 raise _cancelled(reasons)
-    units = {name: sum(2 * write_units(size) for size in each) for name, each in sizes.items()}
-    return consumed_each(request, units, kind="Write")
+    told: dict[str, Any] = {}
+    if wants_capacity(request):
+        spent = defaultdict[str, Spent](Spent)
+        for done in written:
+            spent[done.table.name] += done.spent + done.spent
+        told = consumed_each(request, spent, kind="Write")
+    collections = collections_of(endpoint, request, written)
+    return told | ({"ItemCollectionMetrics": collections} if collections else {})
 
 
 def transact_get_items(endpoint: Endpoint, request: dict[str, Any]) -> dict[str, Any]:
     """At most 100 items and 4 MiB as of one moment, by their places."""
     gets = [one["Get"] for one in request["TransactItems"]]
     asked = [(read_request(get, "GetItem"), decode_attributes(get["Key"])) for get in gets]
-    answers, units = list[dict[str, Any]](), defaultdict[str, float](float)
+    answers, spent = list[dict[str, Any]](), defaultdict[str, Spent](Spent)
     seen, read, now_ms = set[bytes](), 0, endpoint.now_ms
     with endpoint.store.view() as view:
         for get, (expressions, key) in zip(gets, asked, strict=True):
@@ -81,8 +93,8 @@ def transact_get_items(endpoint: Endpoint, request: dict[str, Any]) -> dict[str,
             if read > BYTES_MAX:
                 raise validation(_TOO_LARGE)
             answers.append({} if found is None else {"Item": projected(expressions, found)})
-            units[table.name] += 2 * read_units(size, consistent=True)
-    return {"Responses": answers, **consumed_each(request, units, kind="Read")}
+            spent[table.name] += Spent(2 * read_units(size, consistent=True))
+    return {"Responses": answers, **consumed_each(request, spent, kind="Read")}
 
 
 def _action(item: dict[str, Any]) -> tuple[str, dict[str, Any]]:
@@ -110,23 +122,16 @@ def _is_repeated(transaction: Transaction, request: dict[str, Any]) -> bool:
 
 
 def _do(
-    transaction: Transaction, write: Write, asked: dict[str, Any], sizes: dict[str, list[int]]
-) -> dict[str, Any]:
-    """Do one write; returns its reason to cancel all, with the code None if it has none.
-
-    Raises WireError when the items of all that were done have more than 4 MiB.
-    """
+    transaction: Transaction, write: Write, asked: dict[str, Any]
+) -> tuple[dict[str, Any], Written | None]:
+    """Do one write; returns its reason to cancel all, with the code None if it has none."""
     try:
-        old, new = write.do(transaction)
+        return {"Code": "None"}, write.do(transaction)
     except ConditionCheckFailedError as error:
         message = {"Message": CONDITION_FAILED}
-        return {"Code": "ConditionalCheckFailed", **message, **failed(error, asked)}
+        return {"Code": "ConditionalCheckFailed", **message, **failed(error, asked)}, None
     except (RefusedError, WireError) as error:
-        return {"Code": "ValidationError", "Message": str(wire_error(error))}
-    sizes[write.table_name].append(written_size(old, new))
-    if sum(map(sum, sizes.values())) > BYTES_MAX:
-        raise validation(_TOO_LARGE)
-    return {"Code": "None"}
+        return {"Code": "ValidationError", "Message": str(wire_error(error))}, None
 
 
 def _cancelled(reasons: list[dict[str, Any]]) -> WireError:

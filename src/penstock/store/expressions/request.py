@@ -11,6 +11,7 @@ from penstock.store.expressions import legacy
 from penstock.store.expressions.binding import parse_condition, parse_projection, parse_update
 from penstock.store.expressions.keys import KeyClause, parse_key_condition
 from penstock.store.expressions.placeholders import Placeholders
+from penstock.store.paths import Path
 from penstock.store.projections import Projection
 from penstock.store.updates import Update
 
@@ -51,6 +52,11 @@ class RequestExpressions(Struct, frozen=True, kw_only=True):
     """Of a Query; `expressions.keys.key_condition` fits it to a table."""
     legacy_filter: bool = False
 
+    def paths(self) -> list[Path]:
+        """Every path that the condition or the projection names."""
+        condition = () if self.condition is None else paths_of(self.condition)
+        return [*condition, *(self.projection or ())]
+
     def refuse_keys(self, keys: Collection[str], *, query: bool = False) -> None:
         """Refuse paths into key attributes, and in a Query's filter the key attributes themselves.
 
@@ -58,7 +64,7 @@ class RequestExpressions(Struct, frozen=True, kw_only=True):
         """
         condition = [] if self.condition is None else list(paths_of(self.condition))
         read = [] if self.update is None else list(self.update.reads())
-        for path in (*condition, *read, *(self.projection or ())):
+        for path in (*self.paths(), *read):
             if path[0] in keys and len(path) > 1:
                 raise InvalidConditionError(
                     f"Key attributes must be scalars; list random access '[]' and map lookup '.' "

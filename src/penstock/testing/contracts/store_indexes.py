@@ -421,12 +421,12 @@ class StoreIndexContract:
             with pytest.raises(InvalidConditionError):
                 db.query_index("t", "no sort key").partition_key("x").sort_key_eq(1).execute()
 
-    def test_a_table_has_at_most_twenty(self) -> None:
+    def test_a_table_has_at_most_twenty_five(self) -> None:
         with self.store() as db:
-            for number in range(19):
+            for number in range(24):
                 db.create_index("t", str(number)).partition_key("of", KeyType.STRING).execute()
             index = db.create_index("t", "one more").partition_key("of", KeyType.STRING)
-            with pytest.raises(RefusedError, match="20 indexes"):
+            with pytest.raises(RefusedError, match="25 indexes"):
                 index.execute()
             db.drop_index("t", "7")
             index.execute()
