@@ -273,11 +273,12 @@ def test_a_record_with_another_id_is_not_retired(filled: Trail) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("behind", [False, True])
+@pytest.mark.parametrize("events_max", [14, pytest.param(6, marks=pytest.mark.soak)])
 def test_killed_at_any_step_a_retirement_converges(
-    any_trail: Trail, tmp_path: Path, behind: bool
+    any_trail: Trail, tmp_path: Path, behind: bool, events_max: int
 ) -> None:
     calls, folder = 0, tmp_path
-    write(any_trail, rows(), events_max=6)
+    write(any_trail, rows(), events_max=events_max)
     keep(any_trail, folder)
     kept = copied(any_trail)
     for calls in range(200):

@@ -162,11 +162,12 @@ def test_the_salts_of_what_is_erased_are_gone(filled: Trail) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("behind", [False, True])
-def test_killed_at_any_step_it_converges(any_trail: Trail, behind: bool) -> None:
+@pytest.mark.parametrize("events_max", [14, pytest.param(5, marks=pytest.mark.soak)])
+def test_killed_at_any_step_it_converges(any_trail: Trail, behind: bool, events_max: int) -> None:
     """Before the erasure stands in the chain nothing is gone; from then on a proof tells it."""
     seen: set[bool] = set()
     calls = 0
-    write(any_trail, rows(), events_max=5)
+    write(any_trail, rows(), events_max=events_max)
     kept = copied(any_trail)
     for calls in range(200):
         put_all_back(any_trail, kept)
