@@ -7,7 +7,7 @@ import signal
 import uuid
 from collections import defaultdict
 from collections.abc import Callable, Generator, Iterator
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
@@ -28,6 +28,7 @@ from penstock.testing.servers import (
     PostgresServer,
     Server,
     ServerUnavailableError,
+    SqlServer,
 )
 from penstock.testing.servers.classes import short_lived
 from tests.seeds import cases
@@ -157,6 +158,17 @@ def started(stack: ExitStack, server: Started) -> Started:
     return server
 
 
+@contextmanager
+def database_of(server: SqlServer) -> Generator[str]:
+    """A new database inside the block. Behind it the server's binlogs take little."""
+    name = f"test_{uuid.uuid4().hex[:12]}"
+    with server.connect() as connection, connection.cursor() as cursor:
+        cursor.execute(f"CREATE DATABASE {name}")
+        yield name
+        cursor.execute(f"DROP DATABASE IF EXISTS {name}")
+    server.purge_binlogs()
+
+
 @pytest.fixture(scope="session")
 def mongo() -> Iterator[MongoReplicaSet]:
     """One single-node replica set, shared: keep to a database of your own, and kill nothing."""
@@ -244,11 +256,8 @@ def mariadb(
 @pytest.fixture
 def mariadb_database(mariadb: MariaDbServer) -> Iterator[str]:
     """The name of a database in `mariadb` that is this test's alone, dropped at its end."""
-    name = f"test_{uuid.uuid4().hex[:12]}"
-    with mariadb.connect() as connection, connection.cursor() as cursor:
-        cursor.execute(f"CREATE DATABASE {name}")
+    with database_of(mariadb) as name:
         yield name
-        cursor.execute(f"DROP DATABASE IF EXISTS {name}")
 
 
 @pytest.fixture
@@ -273,11 +282,8 @@ def mysql() -> Iterator[MySqlServer]:
 @pytest.fixture
 def mysql_database(mysql: MySqlServer) -> Iterator[str]:
     """The name of a database in `mysql` that is this test's alone, dropped at its end."""
-    name = f"test_{uuid.uuid4().hex[:12]}"
-    with mysql.connect() as connection, connection.cursor() as cursor:
-        cursor.execute(f"CREATE DATABASE {name}")
+    with database_of(mysql) as name:
         yield name
-        cursor.execute(f"DROP DATABASE IF EXISTS {name}")
 
 
 @pytest.fixture

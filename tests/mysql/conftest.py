@@ -1,6 +1,5 @@
 """The same test on each kind of server with a binlog; tests of MariaDB on two of its versions."""
 
-import uuid
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from typing import Any
@@ -8,7 +7,7 @@ from typing import Any
 import pytest
 
 from penstock.testing.servers import MariaDbServer, MySqlServer, SqlServer
-from tests.conftest import started
+from tests.conftest import database_of, started
 
 FILES_OPTIONS = (
     *("--gtid-mode=OFF", "--enforce-gtid-consistency=OFF", "--performance-schema=ON"),
@@ -54,11 +53,8 @@ def server(kind: str, request: pytest.FixtureRequest) -> SqlServer:
 @pytest.fixture
 def database(server: SqlServer) -> Iterator[str]:
     """The name of a database in `server` that is this test's alone, dropped at its end."""
-    name = f"test_{uuid.uuid4().hex[:12]}"
-    with server.connect() as connection, connection.cursor() as cursor:
-        cursor.execute(f"CREATE DATABASE {name}")
+    with database_of(server) as name:
         yield name
-        cursor.execute(f"DROP DATABASE IF EXISTS {name}")
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from penstock.testing.servers.sql import SqlServer
 
 MariaDbVersion = Literal["system", "11.8"]
 """What the system has, or the one that `debian` installs beside it."""
-OPTIONS = ("--gtid-strict-mode=1", "--log-slave-updates=1")
+OPTIONS = ("--gtid-strict-mode=1", "--log-slave-updates=1", "--innodb-log-file-size=16M")
 
 # What mariadb-install-db has a server of its own release run, in its order. The script itself would
 # start it by the system's loader.

@@ -15,10 +15,11 @@ if TYPE_CHECKING:
     from pymysql import Connection
 
 USER = "root"
+BINLOG = "mysql-bin"
 
 # Small memory, and nothing that waits for a disk: ours die by signals.
 COMMON_OPTIONS = (
-    *("--log-bin=mysql-bin", "--binlog-format=ROW", "--binlog-row-image=FULL"),
+    *(f"--log-bin={BINLOG}", "--binlog-format=ROW", "--binlog-row-image=FULL"),
     *("--binlog-row-metadata=FULL", "--skip-name-resolve", "--character-set-server=utf8mb4"),
     *("--innodb-buffer-pool-size=32M", "--innodb-flush-log-at-trx-commit=2", "--sync-binlog=0"),
     *("--max-allowed-packet=64M", "--performance-schema=OFF", "--innodb-flush-method=nosync"),
@@ -73,6 +74,16 @@ class SqlServer(Server):
         tls = any(name.startswith("ssl") for name in options)
         options = {"autocommit": True, "charset": "utf8mb4", "ssl_disabled": not tls, **options}
         return pymysql.connect(host=self.host, port=self.port, user=USER, **options)
+
+    def purge_binlogs(self, *, bytes_max: int = 64 << 20) -> None:
+        """Remove all binlogs but a new one, if they take more: nobody may still read them."""
+        binlogs = sorted(self.data.glob(f"{BINLOG}.[0-9]*"))
+        if sum(binlog.stat().st_size for binlog in binlogs) <= bytes_max:
+            return
+        with self.connect() as connection, connection.cursor() as cursor:
+            cursor.execute("FLUSH BINARY LOGS")
+            newest = max(self.data.glob(f"{BINLOG}.[0-9]*"))
+            cursor.execute(f"PURGE BINARY LOGS TO '{newest.name}'")
 
     def stop(self) -> None:
         """Kill it and remove its data; harmless when nothing runs. Nobody reads what it would
