@@ -14,7 +14,7 @@ from tests.seeds import cases
 
 STATEMENTS = [
     ("INSERT INTO t (a, b) VALUES (1, 'x'), (-2.5e-3, NULL)", "INSERT INTO t (a, b) VALUES (?, ?), (-?, ?)"),
-    ("UPDATE `o'clock` SET a=.5, b = 0xFF, c = x'4D' WHERE id IN (1,2)", "UPDATE `o'clock` SET a=.?, b = ?, c = x? WHERE id IN (?,?)"),
+    ("UPDATE `o'clock` SET a=.5, b = 0xFF, c = x'4D' WHERE id IN (1,2)", "UPDATE `o'clock` SET a=?, b = ?, c = x? WHERE id IN (?,?)"),
     ("DELETE FROM t1 WHERE n1 IS NULL AND b IS NOT NULL AND c = TRUE", "DELETE FROM t1 WHERE n1 IS NULL AND b IS NOT NULL AND c = ?"),
     ("UPDATE t SET a = 'it''s', b = \"a \"\"b\"\" c\"", "UPDATE t SET a = ?, b = ?"),
     ("/* by anna */ UPDATE t SET a = 1 -- for 55\n, b = 2 # 77", "  UPDATE t SET a = ?  \n, b = ?  "),

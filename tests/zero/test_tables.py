@@ -9,9 +9,9 @@ import pytest
 from pydantic import ValidationError
 
 from penstock import extjson
-from penstock.alterations import Alteration, Renaming, alteration
 from penstock.errors import ConfigError, MisfitError, ResetError
 from penstock.event import Kind
+from penstock.mysql_sql.alterations import Alteration, Renaming, alteration
 from penstock.wire import HIDDEN_KEY, Stream
 from penstock.zero.changes import Teller, Told, creation
 from penstock.zero.config import ZeroTablesConfig
@@ -584,7 +584,7 @@ def test_a_column_that_takes_the_place_of_the_key_is_a_reset() -> None:
         ("SET STATEMENT max_statement_time=5 FOR ALTER TABLE t WAIT 5 RENAME COLUMN a TO b",
          [("a", "b")], []),
         ("/*!50000 ALTER TABLE t RENAME COLUMN a TO b */ /* xid=8 */", [("a", "b")], []),
-        ("ALTER TABLE t /*!80013 RENAME COLUMN a TO b */", [], []),
+        ("ALTER TABLE t /*!80013 RENAME COLUMN a TO b */", [("a", "b")], []),
         ("ALTER TABLE t DROP a, DROP COLUMN IF EXISTS `index`, DROP t.b RESTRICT, DROP c CASCADE",
          [], ["a", "index", "b", "c"]),
         ("ALTER TABLE t DROP PRIMARY KEY, DROP INDEX i, DROP KEY IF EXISTS j, DROP FOREIGN KEY f",

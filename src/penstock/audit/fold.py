@@ -12,9 +12,9 @@ import bson
 from bson.codec_options import CodecOptions, DatetimeConversion
 from msgspec import Struct
 
-from penstock.alterations import alteration
 from penstock.audit.copies import COPY, Copies, names_of
 from penstock.errors import AuditError
+from penstock.mysql_sql.alterations import alteration
 from penstock.updates import InexactError, apply_update
 
 Name = tuple[str, str]

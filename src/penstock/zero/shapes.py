@@ -17,8 +17,8 @@ from typing import Any, Final
 import msgspec
 from msgspec import structs
 
-from penstock.alterations import Alteration, alteration
 from penstock.errors import ResetError
+from penstock.mysql_sql.alterations import Alteration, alteration
 from penstock.wire import Stream
 from penstock.wire.shown import is_hidden
 from penstock.zero.inferring import column_name

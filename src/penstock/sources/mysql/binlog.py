@@ -319,11 +319,6 @@ class Query(NamedTuple):
     """Bits of its session's sql_mode."""
 
     @property
-    def escapes(self) -> bool:
-        """Whether a backslash in a text begins an escape."""
-        return not self.sql_mode & _MODES["NO_BACKSLASH_ESCAPES"]
-
-    @property
     def modes(self) -> str:
         """Those of its session's modes without which its text may mean something else."""
         return ",".join(name for name, bit in _MODES.items() if self.sql_mode & bit)
@@ -334,6 +329,7 @@ _MODES: Final = {
     "PIPES_AS_CONCAT": 1 << 1,
     "ANSI_QUOTES": 1 << 2,
     "ORACLE": 1 << 9,  # MariaDB's: a DATE is a DATETIME
+    "MSSQL": 1 << 10,  # MariaDB's: a name may be in brackets
     "NO_BACKSLASH_ESCAPES": 1 << 20,
     "HIGH_NOT_PRECEDENCE": 1 << 29,
 }

@@ -7,7 +7,8 @@ Sources: the MariaDB documentation, "CREATE TABLE", "ALTER TABLE", "Generated Co
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
-from penstock.sources.mysql.statements import Name, Reader, Token, UnclearError, tokens
+from penstock.mysql_sql.tokens import Token, significant, tokens
+from penstock.sources.mysql.statements import Name, Reader, UnclearError
 
 Virtual = frozenset[str]
 """The names of a table's virtual columns, folded."""
@@ -21,14 +22,14 @@ _NO_COLUMN_ALTERED: Final = _NO_COLUMN | {"PARTITION", "SYSTEM"}
 
 
 def defined(
-    statement: str, *, database: str, known: Known, lowers: bool = False, escapes: bool = True
+    statement: str, *, database: str, known: Known, lowers: bool = False, sql_mode: str = ""
 ) -> tuple[Name, Virtual | None] | None:
     """The table that a CREATE or ALTER TABLE is of, and its virtual columns after it.
 
     They are None where they cannot be told; None alone is for any other statement. `known` is of
-    the tables before it.
+    the tables before it; `lowers` and `sql_mode` are as of `effects`.
     """
-    reader = Reader(tokens(statement, escapes=escapes), database, lowers=lowers)
+    reader = Reader(significant(tokens(statement, sql_mode)), database, lowers=lowers)
     try:
         verb = reader.word()
         if verb == "SET" and reader.take("STATEMENT"):
@@ -60,7 +61,7 @@ def _created(reader: Reader, known: Known) -> tuple[Name, Virtual | None] | None
     found: set[str] = set()
     for item in _items(reader):
         if _is_column(item, _NO_COLUMN) and _is_virtual(item[1:]):
-            found.add(item[0].text.casefold())
+            found.add(item[0].name.casefold())
     return table, frozenset(found)
 
 
@@ -108,7 +109,7 @@ def _added(change: Reader, before: Virtual, come: set[str]) -> bool:
             return True
         if not _is_column(item, _NO_COLUMN) or not _is_virtual(item[1:]):
             continue
-        name = item[0].text.casefold()
+        name = item[0].name.casefold()
         if unless_there and name not in before:
             return False  # it may be there, and not be virtual
         come.add(name)

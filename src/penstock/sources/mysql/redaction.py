@@ -8,58 +8,17 @@ of them take for a comment is one. A name may be left out with the values; a val
 Source: the documentation of MySQL and MariaDB, "Literal Values", "Comments" and "SQL Modes".
 """
 
-import re
 from collections.abc import Iterator
-from functools import lru_cache
 from itertools import product
 from typing import Final
 
-from msgspec import Struct
+from penstock.mysql_sql.tokens import Runs, Token, tokens
 
 _HIDDEN: Final = "?"
 _KEPT: Final = "name"
 _UNREADABLE: Final = "\N{REPLACEMENT CHARACTER}"
 """In place of bytes that are not of the statement's character set."""
-
-
-class _Way(Struct, frozen=True):
-    """A way to take statements apart."""
-
-    escapes: bool = True
-    """Whether a backslash in '...' takes the next character with it."""
-    escapes_double: bool = True
-    """Whether it does in "..."; not where that is a name (ANSI_QUOTES)."""
-    runs: bool = True
-    """Whether what is in an executable comment is a part of the statement."""
-
-
-@lru_cache(maxsize=8)
-def _pattern(way: _Way) -> re.Pattern[str]:
-    """What is a value (`hide`), a comment, or is to be read over (`keep`), by its group."""
-    single = r"'[^'\\]*(?:(?:''|\\.)[^'\\]*)*'" if way.escapes else r"'[^']*(?:''[^']*)*'"
-    double = r'"[^"\\]*(?:(?:""|\\.)[^"\\]*)*"' if way.escapes_double else r'"[^"]*(?:""[^"]*)*"'
-    if way.runs:
-        executable = r"|(?P<marker>/\*M?!\d*|\*/)"
-    else:
-        # One in another is where servers differ: nothing behind its begin is trusted.
-        executable = r"|(?P<nested>/\*M?!(?:(?!\*/).)*?/\*.*)|(?P<skipped>/\*M?!.*?\*/)"
-    return re.compile(
-        rf"""
-          (?P<keep>`[^`]*(?:``[^`]*)*`|\b(?:IS|NOT)\s+NULL\b)
-        | (?P<hide>{single}|{double})
-        {executable}
-        | (?P<comment>/\*(?!M?!).*?\*/|--(?=[\s\x00-\x1f]|$)[^\n]*|\#[^\n]*)
-        | (?P<number>(?<![\w$@])\d[\w$]*(?:\.[\w$]*)?(?:(?<=[eE])[-+]\d+)?)
-        | (?P<word>\b(?:TRUE|FALSE|NULL)\b)
-        # What begins and does not end is hidden whole; and what JavaScript is written in.
-        | (?P<rest>['"`].*|/\*.*|\\.|(?<![\w$])\$\$.*)
-        """,
-        re.VERBOSE | re.DOTALL | re.IGNORECASE,
-    )
-
-
-_HIDES: Final = frozenset({"hide", "number", "word", "rest", "nested"})
-_SPACES: Final = frozenset({"comment", "marker", "skipped"})
+_SPACES: Final = frozenset({"comment", "run"})
 
 
 def redacted(statement: str) -> str:
@@ -75,17 +34,20 @@ def redacted(statement: str) -> str:
     return "".join(_shown(statement, _spans(statement)))
 
 
-def _ways(statement: str) -> list[_Way]:
-    """All ways that matter for this statement."""
-    both, one = (True, False), (True,)
-    escapes = both if "\\" in statement else one
-    runs = both if "/*!" in statement or "/*M!" in statement else one
-    return [_Way(*way) for way in product(escapes, escapes, runs)]
+def _ways(statement: str) -> list[list[Token]]:
+    """The statement's tokens in all ways that matter for it."""
+    modes = ["", "ANSI_QUOTES", "NO_BACKSLASH_ESCAPES"] if "\\" in statement else [""]
+    if "[" in statement:
+        modes += [f"{one},MSSQL" for one in modes]
+    runs: tuple[Runs, ...] = ("all",)
+    if "/*!" in statement or "/*M!" in statement:
+        runs = ("all", "none")
+    return [tokens(statement, mode, runs=one) for mode, one in product(modes, runs)]
 
 
 def _spans(statement: str) -> Iterator[tuple[int, int, str]]:
     """What is left out, in order: from, to, and what stands for it."""
-    ways = [list(_taken_apart(statement, way)) for way in _ways(statement)]
+    ways = [list(_taken_apart(way)) for way in _ways(statement)]
     stop = 0
     together: set[tuple[int, int, str]] = set()
     for span in sorted(span for way in ways for span in way):
@@ -108,12 +70,35 @@ def _left_out(together: set[tuple[int, int, str]]) -> Iterator[tuple[int, int, s
         yield start, stop, " " if signs == {" "} else _HIDDEN
 
 
-def _taken_apart(statement: str, way: _Way) -> Iterator[tuple[int, int, str]]:
+def _taken_apart(way: list[Token]) -> Iterator[tuple[int, int, str]]:
     """Where each part that is not read as it stands is: from, to, and what stands for it."""
-    for match in _pattern(way).finditer(statement):
-        kind = match.lastgroup
-        sign = _HIDDEN if kind in _HIDES else " " if kind in _SPACES else _KEPT
-        yield match.start(), match.end(), sign
+    before = ""
+    for token in way:
+        kind, word = token.kind, token.word
+        if kind in _SPACES:
+            yield token.start, token.end, " "
+        elif kind == "name" and token.text[0] == "`":
+            yield token.start, token.end, _KEPT
+        elif _hides_rest(token):
+            yield token.start, way[-1].end, _HIDDEN
+            return
+        elif kind in {"name", "text", "number"} or _is_value(token, before):
+            yield token.start, token.end, _HIDDEN
+        if kind != "space":
+            before = word
+
+
+def _is_value(token: Token, before: str) -> bool:
+    """Whether a word is one, or may be to some server; `before` is the word before it."""
+    if token.word == "NULL":
+        return before not in {"IS", "NOT"}
+    return token.word in {"TRUE", "FALSE"} or token.text[:1].isdigit()
+
+
+def _hides_rest(token: Token) -> bool:
+    """Whether all that follows is hidden: where a quote does not end, and at a `$` that may begin
+    what JavaScript is written in."""
+    return token.kind == "open" or (token.text[0] == "$" and "$" in token.text[1:])
 
 
 def _shown(statement: str, spans: Iterator[tuple[int, int, str]]) -> Iterator[str]:
@@ -130,12 +115,8 @@ def comments(statement: str) -> list[str]:
 
     What is in a text is none, whatever it looks like: who writes a value names nobody.
     """
-    found: list[set[tuple[int, int]]] = [
-        {
-            match.span()
-            for match in _pattern(way).finditer(statement)
-            if match.lastgroup == "comment"
-        }
+    found = [
+        {(token.start, token.end) for token in way if token.kind == "comment"}
         for way in _ways(statement)
     ]
     spans = found[0].intersection(*found[1:])

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 
 from penstock.event import AnyEvent
+from penstock.mysql_sql.tokens import plain_comments
 from penstock.sources.mysql import statements
 from penstock.sources.mysql.binlog import MalformedEventError, Query
 from penstock.sources.mysql.charsets import statement_text
@@ -24,10 +25,12 @@ class StatementTeller:
         scope: Scope,
         *,
         charset_of: Callable[[int], str],
+        of_mysql: bool,
         lowers: bool,
         misses_cascades: bool,
     ) -> None:
         """`charset_of` names the character set of a collation; `lowers` is as of `effects`.
+        `of_mysql`: the server runs no comments of MariaDB.
 
         `misses_cascades`: what foreign keys do to rows is not logged, and must be known of.
         """
@@ -35,6 +38,7 @@ class StatementTeller:
         self._origins = origins
         self._scope = scope
         self._charset_of = charset_of
+        self._of_mysql = of_mysql
         self._lowers = lowers
         self._misses_cascades = misses_cascades
 
@@ -58,13 +62,15 @@ class StatementTeller:
         text, known = said.text, True
         if not text.isascii():
             text, known = self.text(text.encode(errors="surrogateescape"), said.collation)
+        if self._of_mysql:
+            text = plain_comments(text, said.modes)
         place.origin.stated(lambda: text)
         events: list[AnyEvent] = []
         done: list[Effect] = []
-        database, lowers, escapes = said.database, self._lowers, said.escapes
-        effects = statements.effects(text, database=database, lowers=lowers, escapes=escapes)
+        database, lowers, modes = said.database, self._lowers, said.modes
+        effects = statements.effects(text, database=database, lowers=lowers, sql_mode=modes)
         after = defined(
-            text, database=database, known=shapes.virtual, lowers=lowers, escapes=escapes
+            text, database=database, known=shapes.virtual, lowers=lowers, sql_mode=modes
         )
         for effect in map(self._missed, effects):
             if effect is None:
@@ -72,7 +78,7 @@ class StatementTeller:
             named = known and "\N{REPLACEMENT CHARACTER}" not in repr(effect)
             clear = named or isinstance(effect, statements.RowsAsStatement)
             done.append(effect if clear else statements.Unclear())
-            events += self._told(done[-1], text, place, session=database, modes=said.modes)
+            events += self._told(done[-1], text, place, session=database, modes=modes)
             shapes.alter(done[-1], dict([after] if after and named else []))
             if isinstance(effect, statements.Renamed) and effect.table not in self._scope:
                 shapes.unkeyed(effect.to)

@@ -6,11 +6,12 @@ statement about something else has no effect here, and never stops capture (S13)
 tables and is not understood is Unclear, so that nobody takes what follows for complete.
 """
 
-import re
 from collections.abc import Sequence
 from typing import Final
 
 from msgspec import Struct
+
+from penstock.mysql_sql.tokens import Runs, Token, significant, tokens
 
 Name = tuple[str, str]
 """A database and a table."""
@@ -93,23 +94,6 @@ Effect = (
 )
 
 
-def _token_of(escape: str) -> re.Pattern[str]:
-    return re.compile(
-        rf"""
-          (?P<space>\s+|--(?=\s|$)[^\n]*|\#[^\n]*|/\*M?!\d*|\*/|/\*(?!M?!).*?\*/)
-        | `(?P<quoted>(?:[^`]|``)*)`
-        | "(?P<double>(?:[^"{escape}]|""{"|" + escape + "." if escape else ""})*)"
-        | (?P<text>'(?:[^'{escape}]|''{"|" + escape + "." if escape else ""})*')
-        | (?P<word>[\w$@]+)
-        | (?P<sign>.)
-        """,
-        re.VERBOSE | re.DOTALL,
-    )
-
-
-_TOKEN: Final = _token_of(r"\\")
-_TOKEN_WITHOUT_ESCAPES: Final = _token_of("")
-"""Where a backslash is one: sql_mode has NO_BACKSLASH_ESCAPES."""
 _ROW_VERBS: Final = frozenset(
     {"INSERT", "UPDATE", "DELETE", "REPLACE", "LOAD", "WITH", "SELECT", "CALL", "DO", "VALUES"}
 )
@@ -117,32 +101,20 @@ _TABLE_VERBS: Final = frozenset({"CREATE", "DROP", "ALTER", "RENAME", "TRUNCATE"
 _PARTITIONS_LOST: Final = frozenset({"DROP", "TRUNCATE", "EXCHANGE", "DISCARD", "IMPORT"})
 
 
-class Token(Struct, frozen=True):
-    """A word, name, text or sign."""
-
-    text: str
-    quoted: bool = False
-    """Written as a name, and so no word of the language."""
-
-    @property
-    def word(self) -> str:
-        """In upper case; empty for a quoted name, which is no word of the language."""
-        return "" if self.quoted else self.text.upper()
-
-
 class UnclearError(ValueError):
     """The statement does not go on as it must."""
 
 
 def effects(
-    statement: str, *, database: str, lowers: bool = False, escapes: bool = True
+    statement: str, *, database: str, lowers: bool = False, sql_mode: str = ""
 ) -> list[Effect]:
     """What `statement` does; `database` is the session's, for names without one.
 
     With `lowers`, the server keeps names in lower case, however they are written
-    (lower_case_table_names). `escapes`: a backslash in a text is no character of it.
+    (lower_case_table_names). `sql_mode` has the modes that it was written in, with commas between.
     """
-    reader = Reader(tokens(statement, escapes=escapes), database, lowers=lowers)
+    said = significant(tokens(statement, sql_mode))
+    reader = Reader(said, database, lowers=lowers)
     try:
         verb = reader.word()
         if verb == "SET" and reader.take("STATEMENT"):
@@ -150,7 +122,9 @@ def effects(
             verb = reader.word()
         if verb in _ROW_VERBS or verb == "(":
             return [RowsAsStatement(verb)]
-        return _of_tables(verb, reader) if verb in _TABLE_VERBS else []
+        found = _of_tables(verb, reader) if verb in _TABLE_VERBS else []
+        # No server runs a statement with a quote that does not end: its tokens are others.
+        return [Unclear()] if found and said[-1].kind == "open" else found
     except UnclearError:
         return [Unclear()]
 
@@ -167,50 +141,42 @@ def writes_in_place(statement: str, table: Name) -> bool:
     """Whether it is an UPDATE or INSERT in which `table` is named as one of its tables may be.
 
     Then its rows of that table are what it set; a REPLACE resets what it does not name. False where
-    that is not certain, as for what is in double quotes, which is a name in some sessions only.
+    that is not certain: nobody says in which sql_mode it was written, nor whether a server runs its
+    executable comments, so it has to be so in all of them.
     """
-    words = [
-        (match.lastgroup == "quoted", match["quoted"] or match[0])
-        for match in _TOKEN.finditer(statement)
-        if match.lastgroup in {"quoted", "word", "sign"}
-    ]
-    verbs = [word.upper() for quoted, word in words if not quoted]
-    if verbs[:2] == ["SET", "STATEMENT"] and "FOR" in verbs:
-        verbs = verbs[verbs.index("FOR") + 1 :]
-    if not verbs or verbs[0] not in {"UPDATE", "INSERT"}:
+    modes = ["", "ANSI_QUOTES"]
+    if "\\" in statement:
+        modes.append("NO_BACKSLASH_ESCAPES")
+    if "[" in statement:
+        modes += [f"{one},MSSQL" for one in modes]
+    runs: tuple[Runs, ...] = ("all", "mysql") if "/*M!" in statement else ("all",)
+    return all(
+        _writes_in_place(significant(tokens(statement, one, runs=running)), table)
+        for one in modes
+        for running in runs
+    )
+
+
+def _writes_in_place(said: Sequence[Token], table: Name) -> bool:
+    words = [one.word for one in said]
+    if words[:2] == ["SET", "STATEMENT"] and "FOR" in words:
+        at = words.index("FOR") + 1
+        said, words = said[at:], words[at:]
+    if not words or words[0] not in {"UPDATE", "INSERT"}:
         return False
-    names = [word.replace("``", "`") for _, word in words]
-    signs = ["" if quoted else word.upper() for quoted, word in words]
-    begin = signs.index(verbs[0])
-    stop = signs.index("SET", begin) if verbs[0] == "UPDATE" and "SET" in signs[begin:] else None
+    is_update = words[0] == "UPDATE"
+    stop = words.index("SET") if is_update and "SET" in words else len(words)
     database, name = table
-    for at in range(begin + 1, len(names) if stop is None else stop):
-        first = at - 2 if signs[at - 1] == "." else at
-        if signs[first - 1] not in _BEFORE_TABLES:
+    for at in range(1, stop):
+        first = at - 2 if words[at - 1] == "." else at
+        if words[first - 1] not in _BEFORE_TABLES:
             continue
-        if names[at] == name and (first == at or names[first] == database):
+        of_database = first == at or said[first].name == database
+        if of_database and said[at].is_name and said[at].name == name:
             return True
-        if (
-            verbs[0] == "INSERT"
-            and signs[at] not in _BEFORE_TABLES
-            and signs[at + 1 : at + 2] != ["."]
-        ):
+        if not is_update and words[at] not in _BEFORE_TABLES and words[at + 1 : at + 2] != ["."]:
             return False  # it writes to this one alone
     return False
-
-
-def tokens(statement: str, *, escapes: bool) -> list[Token]:
-    """The words, names, texts and signs of a statement, without comments."""
-    found: list[Token] = []
-    for match in (_TOKEN if escapes else _TOKEN_WITHOUT_ESCAPES).finditer(statement):
-        kind = match.lastgroup
-        if kind == "quoted":
-            found.append(Token(match["quoted"].replace("``", "`"), quoted=True))
-        elif kind == "double":
-            found.append(Token(match["double"].replace('""', '"'), quoted=True))
-        elif kind != "space":
-            found.append(Token(match[0]))
-    return found
 
 
 class Reader:
@@ -259,16 +225,16 @@ class Reader:
             raise UnclearError("a name")
         token = self.tokens[self.at]
         self.at += 1
-        if not token.quoted and not re.fullmatch(r"[\w$]+", token.text):
+        if not token.is_name:
             raise UnclearError(token.text)
-        return token.text.lower() if self._lowers else token.text
+        return token.name.lower() if self._lowers else token.name
 
     def table(self) -> Name:
         """A name, with its database or in the session's."""
+        self.take(".")  # MariaDB takes `.a` for a name in the session's database
         first = self.plain_name()
         if self.take("."):
             return first, self.plain_name()
-        # `db.1table` and the like come as one word from no server, which quotes such names.
         if not self._database:
             raise UnclearError(first)
         return self._database, first

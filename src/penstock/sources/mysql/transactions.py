@@ -94,15 +94,15 @@ class Transactions:
         """The tables whose columns the open transaction tells, at its end."""
         self._images = Images(allowed=partial_rows)
         self._origins = origins
+        of_mysql = position.flavour != "mariadb"
         self._tells = StatementTeller(
             *(teller, origins, position.scope),
             charset_of=charset_of,
+            of_mysql=of_mysql,
             lowers=lowers,
             misses_cascades=misses_cascades,
         )
-        self._tables = MappedTables(
-            compile_table, position.scope, of_mysql=position.flavour != "mariadb"
-        )
+        self._tables = MappedTables(compile_table, position.scope, of_mysql=of_mysql)
         self._file = position.file
         self._offset = 0
         self._until = 0

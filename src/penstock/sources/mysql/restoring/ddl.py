@@ -9,39 +9,17 @@ names is of the table's own database.
 What a backslash, `"` and `||` are is said by the sql_mode in which a statement was written.
 """
 
-import re
-from collections.abc import Callable, Mapping
-from functools import cache, partial
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from itertools import pairwise
 from typing import Any, Final, NamedTuple
 
 from penstock.audit.fold import Name, name_of
+from penstock.mysql_sql.tokens import Token, significant, tokens
 from penstock.sources.mysql.restoring.columns import quoted
 
 Place = Callable[[Name], Name]
 """Where a table of the trail is to be."""
-
-
-@cache
-def _token(modes: str) -> re.Pattern[str]:
-    """A word or sign of a statement that was written in these modes."""
-    escapes = "NO_BACKSLASH_ESCAPES" not in modes
-    text = r"'(?:[^'\\]|''|\\.)*'" if escapes else r"'(?:[^']|'')*'"
-    double = r'"(?:[^"\\]|""|\\.)*"' if escapes else r'"(?:[^"]|"")*"'
-    if "ANSI_QUOTES" in modes:
-        double = r'"(?P<ansi>(?:[^"]|"")*)"'
-    return re.compile(
-        rf"""
-          (?P<space>\s+|--(?=\s|$)[^\n]*|\#[^\n]*|/\*(?!M?!).*?\*/)
-        | (?P<hint>/\*M?!\d*|\*/)
-        | `(?P<quoted>(?:[^`]|``)*)`
-        | (?P<double>{double})
-        | (?P<text>{text})
-        | (?P<word>[\w$@]+)
-        | (?P<sign>.)
-        """,
-        re.VERBOSE | re.DOTALL,
-    )
 
 
 _BEFORE_NAME: Final = frozenset({"IF", "NOT", "EXISTS"})
@@ -50,22 +28,6 @@ _AFTER_RENAME: Final = frozenset({"COLUMN", "INDEX", "KEY", "CONSTRAINT"})
 
 class UnclearStatementError(ValueError):
     """A statement whose tables cannot be told."""
-
-
-class _Word:
-    """One word or sign of a statement, and where it stands."""
-
-    def __init__(self, match: "re.Match[str]") -> None:
-        self.start, self.end = match.span()
-        kind, groups = match.lastgroup, match.groupdict()
-        name = match[0]
-        if kind == "quoted":
-            name = match["quoted"].replace("``", "`")
-        elif groups.get("ansi") is not None:
-            kind, name = "quoted", match["ansi"].replace('""', '"')
-        self.is_name = kind in {"quoted", "word"}
-        self.name = name
-        self.word = match[0].upper() if kind in {"word", "sign"} else ""
 
 
 class Restated(NamedTuple):
@@ -112,11 +74,13 @@ def recreated(statement: str, modes: str | None, made_as: Name, name: Name, to: 
     Raises UnclearStatementError; also for one that makes a table like another, which is what that
     one was then.
     """
-    if any(_Word(match).word == "LIKE" for match in _token(modes or "").finditer(statement)):
+    if any(one.word == "LIKE" for one in tokens(statement, modes or "")):
         raise UnclearStatementError("a statement that makes a table like another")
     text = _renamed(statement, modes, made_as[0], lambda one: name if one == made_as else to(one))
     # The table is made only where there is none, so nothing is to be replaced.
-    text = re.sub(r"^(\s*CREATE)\s+OR\s+REPLACE\b", r"\1", text, flags=re.IGNORECASE)
+    words = significant(tokens(text, modes or ""))
+    if [one.word for one in words[:3]] == ["CREATE", "OR", "REPLACE"]:
+        text = text[: words[1].start] + text[words[2].end :].lstrip()
     return Restated(text, modes or "")
 
 
@@ -148,11 +112,7 @@ class _Resolver:
 def _renamed(
     statement: str, modes: str | None, database: str, to: Place, *, session: str | None = None
 ) -> str:
-    words = [
-        _Word(match)
-        for match in _token(modes or "").finditer(statement)
-        if match.lastgroup not in {"space", "hint"}
-    ]
+    words = significant(tokens(statement, modes or ""))
     pairs = pairwise(words)
     if modes is None and any(a.word == b.word == "|" and a.end == b.start for a, b in pairs):
         raise UnclearStatementError("a statement with ||, in a session whose sql_mode is not known")
@@ -160,6 +120,8 @@ def _renamed(
     if verb not in {"CREATE", "ALTER", "DROP"}:
         # None, SET STATEMENT ... FOR, and what a future server may write.
         raise UnclearStatementError(f"a statement that begins with {verb or 'nothing'}")
+    if words[-1].kind == "open":
+        raise UnclearStatementError("a statement with a quote or comment that does not end")
     if any(one.word == "?" for one in words):
         raise UnclearStatementError("a statement that was captured without its values")
     if verb == "CREATE" and [one.word for one in words[-2:]] == ["START", "TRANSACTION"]:
@@ -186,7 +148,9 @@ def _renamed(
     return _with(statement, words, places)
 
 
-def _leads_to_a_table(verb: str, words: list[_Word], at: int, depth: int, *, first: bool) -> bool:
+def _leads_to_a_table(
+    verb: str, words: Sequence[Token], at: int, depth: int, *, first: bool
+) -> bool:
     """Whether a table's name comes next."""
     word = words[at].word
     if word == "REFERENCES":
@@ -206,7 +170,7 @@ def _leads_to_a_table(verb: str, words: list[_Word], at: int, depth: int, *, fir
 
 
 def _name_at(
-    words: list[_Word],
+    words: Sequence[Token],
     at: int,
     named: Callable[[str | None, str], Name],
     to: Place,
@@ -223,13 +187,11 @@ def _name_at(
     return at + 1
 
 
-def _with(statement: str, words: list[_Word], places: list[tuple[int, int, str]]) -> str:
+def _with(statement: str, words: Sequence[Token], places: list[tuple[int, int, str]]) -> str:
     """The statement with these names in their places, and no other name with a database."""
     for at, word in enumerate(words[1:-1], 1):
         inside = any(start <= word.start < end for start, end, _ in places)
         if word.word == "." and not inside and words[at - 1].is_name and words[at + 1].is_name:
-            if words[at - 1].name[:1].isdigit():
-                continue  # a number
             raise UnclearStatementError("a statement with a name in a place that is not known")
     pieces: list[str] = []
     done = 0

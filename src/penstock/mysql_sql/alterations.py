@@ -1,15 +1,14 @@
 """What an ALTER TABLE of MySQL or MariaDB says of the columns that were there. Pure.
 
 Both servers take all that one statement says of columns to be of the table as it was before it.
-Source: the documentation of MySQL and MariaDB, "ALTER TABLE", "SQL Modes" and "Comments".
+Source: the documentation of MySQL and MariaDB, "ALTER TABLE".
 """
 
-import re
 from collections.abc import Iterator, Sequence
-from functools import cache
-from typing import Final
 
 from msgspec import Struct
+
+from penstock.mysql_sql.tokens import Token, significant, tokens
 
 
 class Renaming(Struct, frozen=True):
@@ -31,13 +30,8 @@ class Alteration(Struct, frozen=True):
 def alteration(statement: str, sql_mode: str = "") -> Alteration:
     """What a statement does to columns that were there; `sql_mode` has the modes that it was
     written in, with commas between them."""
-    modes = frozenset(sql_mode.split(","))
-    tokens = _tokens(
-        statement,
-        names="ANSI_QUOTES" in modes,
-        escapes="NO_BACKSLASH_ESCAPES" not in modes,
-    )
-    reader = _Reader(tokens)
+    found = significant(tokens(statement, sql_mode))
+    reader = _Reader(found)
     if reader.take("SET", "STATEMENT"):
         while reader.more and not reader.take("FOR"):
             reader.skip()
@@ -54,7 +48,7 @@ def alteration(statement: str, sql_mode: str = "") -> Alteration:
     reader.take("NOWAIT")
     renamed: list[Renaming] = []
     dropped: list[str] = []
-    for part in _parts(tokens[reader.at :]):
+    for part in _parts(found[reader.at :]):
         said = _said(_Reader(part))
         if isinstance(said, Renaming):
             renamed.append(said)
@@ -88,22 +82,14 @@ def _said(part: "_Reader") -> Renaming | str | None:
         # What is said of partitions has no comma before it.
         ends = ends or part.take("PARTITION", "BY") or part.take("REMOVE", "PARTITIONING")
         # What else is dropped has a word of its kind before its name.
-        return name if is_column or ends else None
+        return name if name and (is_column or ends) else None
     return None
-
-
-class _Token(Struct, frozen=True):
-    text: str
-    is_name: bool = False
-    """Whether it may be one."""
-    word: str = ""
-    """In upper case; empty for what is in quotes."""
 
 
 class _Reader:
     """Goes through a statement."""
 
-    def __init__(self, tokens: Sequence[_Token]) -> None:
+    def __init__(self, tokens: Sequence[Token]) -> None:
         self._tokens = tokens
         self.at = 0
 
@@ -127,14 +113,14 @@ class _Reader:
         """A name, taken with those that stand before it and a dot; empty if none comes."""
         found = ""
         while self.more and self._tokens[self.at].is_name:
-            found = self._tokens[self.at].text
+            found = self._tokens[self.at].name
             self.at += 1
             if not self.take("."):
                 return found
         return ""
 
 
-def _parts(tokens: Sequence[_Token]) -> Iterator[Sequence[_Token]]:
+def _parts(tokens: Sequence[Token]) -> Iterator[Sequence[Token]]:
     """What is between commas that are in no parentheses."""
     start, depth = 0, 0
     for at, token in enumerate(tokens):
@@ -143,37 +129,3 @@ def _parts(tokens: Sequence[_Token]) -> Iterator[Sequence[_Token]]:
             yield tokens[start:at]
             start = at + 1
     yield tokens[start:]
-
-
-def _tokens(statement: str, *, names: bool, escapes: bool) -> list[_Token]:
-    found: list[_Token] = []
-    for match in _pattern(names=names, escapes=escapes).finditer(statement):
-        kind, text = match.lastgroup, match[0]
-        if kind == "quoted":
-            found.append(_Token(text[1:-1].replace(text[0] * 2, text[0]), is_name=True))
-        elif kind == "word":
-            found.append(_Token(text, is_name=True, word=text.upper()))
-        elif kind != "space":
-            found.append(_Token(text, word=text))
-    return found
-
-
-_RUN: Final = r"/\*!(?:[0-4]\d{4}|50[0-6]\d\d)?(?!\d)"
-"""The begin of a comment that every server runs, whichever of the two it is."""
-
-
-@cache
-def _pattern(*, names: bool, escapes: bool) -> re.Pattern[str]:
-    """What a statement is made of; `names`: what is in double quotes is one."""
-    single = r"'(?:[^'\\]|''|\\.)*'" if escapes else r"'(?:[^']|'')*'"
-    double = r'"(?:[^"\\]|""|\\.)*"' if escapes and not names else r'"(?:[^"]|"")*"'
-    return re.compile(
-        rf"""
-          (?P<space>\s+|--(?=\s|$)[^\n]*|\#[^\n]*|{_RUN}|\*/|/\*.*?\*/)
-        | (?P<quoted>`(?:[^`]|``)+`{"|" + double if names else ""})
-        | (?P<text>{single}|{double})
-        | (?P<word>[\w$]+)
-        | (?P<sign>.)
-        """,
-        re.VERBOSE | re.DOTALL,
-    )

@@ -1,0 +1,345 @@
+"""Every reader of a statement says the same of it, which is what its server made of it."""
+
+import random
+from collections.abc import Sequence
+from functools import partial
+from typing import NamedTuple
+
+import msgspec
+import pymysql
+import pytest
+
+from penstock.audit.fold import Name
+from penstock.event import SchemaEvent
+from penstock.mysql_sql.alterations import alteration
+from penstock.mysql_sql.tokens import plain_comments, significant, tokens
+from penstock.sources.mysql.definitions import defined
+from penstock.sources.mysql.redaction import redacted
+from penstock.sources.mysql.restoring.columns import quoted
+from penstock.sources.mysql.restoring.ddl import restated
+from penstock.sources.mysql.statements import Altered, effects, writes_in_place
+from penstock.testing.servers import MySqlServer, SqlServer
+from tests.mysql.conftest import on
+from tests.mysql.support import Story, caught_up, run, source_of
+from tests.seeds import seed_of
+from tests.telling import follow
+
+ANSI, NO_ESCAPES, MSSQL = "ANSI_QUOTES", "NO_BACKSLASH_ESCAPES", "ANSI_QUOTES,MSSQL"
+NAMES = [
+    "ग्राहक",  # vowel signs
+    "ลูกค้า",
+    "订单（旧）",
+    "l·lamp",
+    "a\u00a0b",
+    "a\u3000b",
+    "a\u2028b",
+    "a\u200bb",
+    "\x85",
+    "\u0080\uffff",
+    "aſ",  # whose capitals are AS
+    "ıf",
+    "$a$",
+    "0x1G",
+    "1st",
+    "1e",
+    "_1",
+]
+"""Names without quotes, of characters that both servers take so."""
+
+
+class Case(NamedTuple):
+    """An ALTER TABLE that drops columns. Its texts have the word SECRET, its names do not."""
+
+    statement: str
+    dropped: Sequence[str]
+    table: str = "t"
+    modes: str = ""
+
+
+CASES = [
+    *[Case(f"ALTER TABLE {one} DROP {one}, COMMENT 'SECRET'", [one], one) for one in NAMES],
+    *[Case(f"ALTER TABLE d.{one} DROP COLUMN a", ["a"], one) for one in [*NAMES, "1e5", "7"]],
+    Case("ALTER TABLE t DROP COLUMN a /*M!100301 , DROP COLUMN b */", ["a", "b"]),
+    Case("ALTER TABLE t DROP COLUMN a /*M 100301 , DROP COLUMN b */", ["a"]),
+    Case("ALTER TABLE t DROP COLUMN a /*!80013 , DROP COLUMN b */", ["a", "b"]),
+    Case("ALTER TABLE t DROP COLUMN a /*!080013 , DROP COLUMN b */", ["a", "b"]),
+    Case("ALTER TABLE t DROP COLUMN a /*!, DROP COLUMN b */", ["a", "b"]),
+    Case("ALTER TABLE t DROP COLUMN a /* 80013 , DROP COLUMN b */", ["a"]),
+    Case("ALTER TABLE t DROP COLUMN a /*!80013 /* , DROP b */ , DROP c */", ["a", "c"]),
+    Case("ALTER TABLE t DROP COLUMN /*!5000001a */", ["1a"]),
+    Case("ALTER TABLE t DROP a, ADD CHECK (b*/* it's */c > 2*/**/3), DROP d", ["a", "d"]),
+    Case("ALTER TABLE t DROP a --\t, DROP b\n, DROP c #, DROP d\n, DROP e --", ["a", "c", "e"]),
+    Case("ALTER TABLE t DROP a, ADD CHECK (b > 1--2), DROP c --\x01, DROP d", ["a", "c"]),
+    Case("ALTER TABLE/**/t/**/DROP/**/a,DROP`b`,DROP`c``,`,ADD`,DROP d`INT", ["a", "b", "c`,"]),
+    Case("ALTER TABLE t DROP a, COMMENT 'SECRET'', DROP b', DROP c", ["a", "c"]),
+    Case('ALTER TABLE t DROP a, COMMENT "SECRET""\', DROP b", DROP c', ["a", "c"]),
+    Case(r"ALTER TABLE t DROP a, COMMENT 'SECRET\', DROP b', DROP c", ["a", "c"]),
+    Case(r'ALTER TABLE t DROP a, COMMENT "SECRET\", DROP b", DROP c', ["a", "c"]),
+    Case(r"ALTER TABLE t DROP a, COMMENT 'SECRET\', DROP b", ["a", "b"], modes=NO_ESCAPES),
+    Case(r'ALTER TABLE t DROP a, COMMENT "SECRET\", DROP b', ["a", "b"], modes=NO_ESCAPES),
+    Case(r"ALTER TABLE t DROP `a\`, DROP b", ["a\\", "b"]),
+    Case(r'ALTER TABLE "t" DROP "a\", DROP "b"", ", DROP c', ["a\\", 'b", ', "c"], modes=ANSI),
+    Case("ALTER TABLE [t x] DROP [a]], DROP b], DROP c", ["a], DROP b", "c"], "t x", MSSQL),
+    Case("ALTER TABLE t DROP a, ADD b INT DEFAULT (1[2), DROP c", ["a", "c"]),
+    Case("ALTER TABLE t ADD a INT DEFAULT 0x1F, ADD b INT DEFAULT 1.5e-3, DROP c", ["c"]),
+    Case("ALTER TABLE t ADD a BIT DEFAULT b'1', ADD b BLOB DEFAULT x'5C27', DROP c", ["c"]),
+    Case("ALTER TABLE t ADD a TEXT DEFAULT _utf8mb4'SECRET, DROP b', DROP c", ["c"]),
+    Case("ALTER TABLE t ADD a TEXT DEFAULT N'SECRET, DROP b', DROP c", ["c"]),
+    Case("ALTER TABLE t ADD a INT DEFAULT 1.,DROP b,ADD c INT DEFAULT .5,DROP d", ["b", "d"]),
+    Case("ALTER TABLE t DROP 😀, DROP b", ["?", "b"]),
+]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_every_reader_says_the_same_of_a_statement(case: Case) -> None:
+    statement, modes = case.statement, case.modes
+    table = ("d", case.table)
+    assert "".join(one.text for one in tokens(statement, modes)) == statement
+    assert effects(statement, database="d", sql_mode=modes) == [Altered(table)]
+    assert list(alteration(statement, modes).dropped) == case.dropped
+    virtual = frozenset(one.casefold() for one in case.dropped)
+    after = defined(statement, database="d", known=lambda _: virtual | {"kept"}, sql_mode=modes)
+    assert after == (table, frozenset({"kept"}))
+    said = {"operation": "modify", "statement": statement, "sqlMode": modes}
+    again = restated({"meta": {"db": "d", "tbl": case.table}, "said": said}, moved)
+    assert again is not None
+    elsewhere = moved(table)
+    assert quoted(*elsewhere) in again.text
+    assert effects(again.text, database="d", sql_mode=modes) == [Altered(elsewhere)]
+    assert alteration(again.text, modes) == alteration(statement, modes)
+    assert "SECRET" not in redacted(statement)
+
+
+def moved(name: Name) -> Name:
+    return f"new_{name[0]}", name[1]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_name_is_one_word_to_whoever_looks_for_its_table(name: str) -> None:
+    assert writes_in_place(f"UPDATE {name} SET a = 1", ("d", name))
+    assert writes_in_place(f"INSERT INTO d.{name} (a) VALUES (1)", ("d", name))
+    assert redacted(f"DELETE FROM {name}") == f"DELETE FROM {'?' if name[0] in '01$' else name}"
+
+
+@pytest.mark.parametrize(
+    ("statement", "is_in_place"),
+    [
+        (r"UPDATE b SET n = '\' WHERE x = ', a SET n = '", False),
+        (r"UPDATE a, `b\` SET n = '\''", True),
+        ("UPDATE b /*M!100000 , a */ SET n = 1", False),
+        ("INSERT INTO b /*!50000 VALUES (1) */ /* , INTO a */", False),
+    ],
+)
+def test_what_hangs_on_a_mode_that_nobody_says_is_not_certain(
+    statement: str, is_in_place: bool
+) -> None:
+    assert writes_in_place(statement, ("d", "a")) == is_in_place
+
+
+def test_a_comment_of_mariadb_is_a_plain_one_in_a_statement_of_mysql() -> None:
+    statement = "ALTER TABLE t DROP a /*M!100301 , DROP b it's */ /*! , COMMENT '/*M! x */' */"
+    told = plain_comments(statement)
+    assert told == statement.replace("a /*M!", "a /*M ")
+    assert alteration(told).dropped == ("a",)
+    kept = "ALTER TABLE t COMMENT '/*M!100301 */'"
+    assert plain_comments(kept) == kept
+
+
+@pytest.mark.parametrize("quote", ["'", '"', "`", "/*", "/*!50000 /*"])
+def test_a_quote_that_does_not_end_takes_all_that_follows(quote: str) -> None:
+    *_, last = significant(tokens(f"ALTER TABLE t DROP a {quote} , DROP b"))
+    assert last.kind == "open"
+    assert last.text.endswith(", DROP b")
+
+
+# --- statements that servers ran ------------------------------------------------------------------
+
+PLAIN = [*"aZ_$é·中（\u00a0\u3000\u0e31\u200bſıſ\uffff", "1", "9e", "0x", "DROP"]
+QUOTED = [*PLAIN, *"`\"'[]\\,. -#/*!()", "/*", "*/", "/*!", "-- ", "--", "😀"]
+SPACES = [" ", "\t", "\n", "\r\n", " /* it's */ ", " /*!*/ ", "/**/", "-- it's\n", "#`\n"]
+MODES = ["", ANSI, NO_ESCAPES, f"{ANSI},{NO_ESCAPES}"]
+
+
+class Writer:
+    """Writes statements in one of the ways in which a session may, at random."""
+
+    def __init__(self, chance: random.Random, modes: str) -> None:
+        self._chance = chance
+        self._modes = modes
+
+    def new_name(self) -> tuple[str, bool]:
+        """A name, and whether it may be written without quotes."""
+        plain = self._chance.random() < 0.6
+        parts = self._chance.choices(PLAIN if plain else QUOTED, k=self._chance.randint(1, 4))
+        return "".join(parts), plain
+
+    def name(self, name: str, plain: bool) -> str:
+        """The name as it may be written."""
+        quotes = ["`", '"'] if "ANSI_QUOTES" in self._modes else ["`"]
+        if "MSSQL" in self._modes:
+            quotes.append("]")
+        if plain:
+            quotes += ["", ""]
+        quote = self._chance.choice(quotes)
+        return f"{'[' if quote == ']' else quote}{name.replace(quote, quote * 2) if quote else name}{quote}"  # noqa: E501
+
+    def space(self) -> str:
+        return self._chance.choice(SPACES)
+
+    def text(self) -> str:
+        """A text as it may be written."""
+        inner = "".join(self._chance.choices([*QUOTED, ", DROP b"], k=self._chance.randint(0, 3)))
+        quote = "'" if "ANSI_QUOTES" in self._modes else self._chance.choice("'\"")
+        if "NO_BACKSLASH_ESCAPES" not in self._modes:
+            inner = inner.replace("\\", "\\\\")
+            if self._chance.random() < 0.5:
+                return f"{quote}{inner.replace(quote, chr(92) + quote)}{quote}"
+        return f"{quote}{inner.replace(quote, quote * 2)}{quote}"
+
+    def statement(self, table: tuple[str, bool], columns: Sequence[tuple[str, bool]]) -> str:
+        """A statement about a table with these columns."""
+        chance, space = self._chance, self.space
+        written, others = self.name(*table), [self.name(*one) for one in columns]
+        if chance.random() < 0.3:
+            written = f"{written}{space()}"
+        match chance.randrange(6):
+            case 0:
+                new = self.name(*self.new_name())
+                return f"RENAME{space()}TABLE{space()}{written} {space()}TO{space()}{new}"
+            case 1:
+                return f"DROP{space()}TABLE{space()}{written}"
+            case 2:
+                new = self.name(*self.new_name())
+                return f"ALTER{space()}TABLE{space()}{written} {space()}RENAME{space()}{new}"
+            case _:
+                parts = [self._part(one) for one in others]
+                if chance.random() < 0.4:
+                    parts.append(f"COMMENT{space()}={self.text()}")
+                chance.shuffle(parts)
+                begin = chance.choice(["", "", "/*!", "/*!50000", "/*M!100100", "/*!99999", "/*M!999999"])  # noqa: E501  # fmt: skip
+                head = f"ALTER{space()}TABLE{space()}{written} {space()}{parts[0]}"
+                rest = "".join(f"{space()},{space()}{one}" for one in parts[1:])
+                return f"{head} {begin} {rest} */" if begin else f"{head}{rest}"
+
+    def _part(self, column: str) -> str:
+        space = self.space
+        match self._chance.randrange(4):
+            case 0:
+                return f"DROP{space()}{column}"
+            case 1:
+                return f"DROP{space()}COLUMN {space()}{column}"
+            case 2:
+                new = self.name(*self.new_name())
+                return f"RENAME{space()}COLUMN{space()}{column} {space()}TO{space()}{new}"
+            case _:
+                new = self.name(*self.new_name())
+                return (
+                    f"CHANGE{space()}{column} {new} INT{space()}AS{space()}(id + 1){space()}VIRTUAL"
+                )
+
+
+Tables = dict[str, set[str]]
+
+
+def in_catalog(server: SqlServer, database: str) -> Tables:
+    """The virtual columns of each table."""
+    found: Tables = {}
+    with server.connect() as db:
+        for table, column, extra in run(
+            db,
+            "SELECT TABLE_NAME, COLUMN_NAME, EXTRA FROM information_schema.COLUMNS "
+            f"WHERE TABLE_SCHEMA = '{database}'",
+        ):
+            columns = found.setdefault(table, set())
+            if "VIRTUAL" in extra:
+                columns.add(column.casefold())
+    return found
+
+
+def _known(virtual: frozenset[str], _: Name) -> frozenset[str]:
+    return virtual
+
+
+def said(events: Sequence[SchemaEvent]) -> tuple[Tables, Tables]:
+    """The virtual columns of each table, as `defined` says and as `alteration` says."""
+    by_definition: Tables = {}
+    by_alteration: Tables = {}
+    for event in events:
+        facts = msgspec.json.decode(event.description)
+        name, statement = event.collection, facts["statement"]
+        modes = facts.get("sqlMode", "")
+        if event.operation == "create":
+            by_alteration[name] = set()
+        if event.operation == "drop":
+            del by_definition[name], by_alteration[name]
+        elif event.operation == "rename":
+            to = facts["to"]["coll"]
+            for one in (by_definition, by_alteration):
+                one[to] = one.pop(name)
+        else:
+            after = defined(
+                statement,
+                database=event.database,
+                known=partial(_known, frozenset(by_definition.get(name, ()))),
+                sql_mode=modes,
+            )
+            assert after is not None
+            assert after[0][1] == name
+            by_definition[name] = set(after[1] or ())
+            if event.operation == "create":
+                by_alteration[name] = set(by_definition[name])
+            told = alteration(statement, modes)
+            gone = {*told.dropped, *(one.old for one in told.renamed)}
+            by_alteration[name] -= {one.casefold() for one in gone}
+            by_alteration[name] |= {one.new.casefold() for one in told.renamed}
+    return by_definition, by_alteration
+
+
+async def spoken(server: SqlServer, database: str, *, count: int, chance: random.Random) -> int:
+    """Run so many statements, compare what is said of them with the catalog; how many ran."""
+    source = source_of(server, include=[f"{database}.*"])
+    story = await follow(source, Story(), lambda _: True)
+    is_mysql = isinstance(server, MySqlServer)
+    ran = 0
+    with server.connect(database=database) as db:
+        for number in range(count):
+            modes = chance.choice(MODES if is_mysql else [*MODES, MSSQL])
+            writer = Writer(chance, modes)
+            table, columns = writer.new_name(), [writer.new_name() for _ in range(3)]
+            run(db, f"SET sql_mode = '{modes}'")
+            listed = ", ".join(f"{writer.name(*one)} INT AS (id) VIRTUAL" for one in columns)
+            for statement in (
+                f"CREATE TABLE {writer.name(*table)} (id INT, {listed})",
+                writer.statement(table, columns),
+            ):
+                try:
+                    run(db, statement)
+                except pymysql.MySQLError:
+                    break  # a name that is taken, or a column dropped twice
+                ran += 1
+            print(number, modes, statement)
+    await caught_up(server, source, story)
+    events = [event for event in story.effects if isinstance(event, SchemaEvent)]
+    assert len(events) == len(story.effects), story.system
+    there = in_catalog(server, database)
+    by_definition, by_alteration = said(events)
+    assert by_definition == there
+    assert by_alteration == there
+    return ran
+
+
+@on("mariadb", "mysql")
+async def test_what_is_said_of_statements_is_what_the_catalog_says_after_them(
+    server: SqlServer, database: str
+) -> None:
+    """A3: whichever server ran them, and however they were written."""
+    chance = random.Random(seed_of("tokens"))
+    assert await spoken(server, database, count=40, chance=chance) > 30
+
+
+@on(soak=("mariadb", "mysql"))
+async def test_what_is_said_of_very_many_statements_is_what_the_catalog_says(
+    server: SqlServer, database: str
+) -> None:
+    chance = random.Random(seed_of("many tokens"))
+    assert await spoken(server, database, count=4000, chance=chance) > 3000
