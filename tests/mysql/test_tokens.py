@@ -302,6 +302,11 @@ async def spoken(server: SqlServer, database: str, *, count: int, chance: random
     is_mysql = isinstance(server, MySqlServer)
     ran = 0
     with server.connect(database=database) as db:
+        run(
+            db,
+            "CREATE TABLE `it's` (id INT, a INT AS (id) VIRTUAL, b INT AS (id) VIRTUAL)",
+            "ALTER TABLE `it's` DROP COLUMN a /*M!100301 , DROP COLUMN b */",
+        )
         for number in range(count):
             modes = chance.choice(MODES if is_mysql else [*MODES, MSSQL])
             writer = Writer(chance, modes)
