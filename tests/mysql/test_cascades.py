@@ -6,8 +6,11 @@ from typing import Any
 import pytest
 
 from penstock.errors import ConfigError
+from penstock.mysql_sql.tokens import significant, tokens
+from penstock.sources.mysql.connection import cascading, connect
+from penstock.sources.mysql.statements import cascades
 from penstock.testing.servers import MariaDbServer
-from tests.mysql.support import Story, caught_up, completed, run, source_of
+from tests.mysql.support import Story, caught_up, completed, config_of, run, source_of
 from tests.telling import follow
 
 PARENT = "CREATE TABLE parents (id INT PRIMARY KEY)"
@@ -100,3 +103,57 @@ async def test_keys_that_are_taken_as_they_are_lose_nothing_more(
         run(db, PARENT, CHILD, CASCADE)
     await caught_up(mariadb, source, story)
     assert ("gap", "children") not in story.said
+
+
+KEYS = {
+    "plain": "id INT PRIMARY KEY, p INT, FOREIGN KEY (p) REFERENCES parents (id)",
+    "cascades": "p INT, FOREIGN KEY (p) REFERENCES parents (id) ON DELETE CASCADE",
+    "sets": "p INT, FOREIGN KEY (p) REFERENCES parents (id) ON DELETE RESTRICT ON UPDATE SET NULL",
+    "comment": "p INT COMMENT 'no FOREIGN KEY: rows go ON DELETE CASCADE by the app'",
+    "named": "p INT, CONSTRAINT `ON DELETE CASCADE` FOREIGN KEY (p) REFERENCES parents (id)",
+    "behind": "p INT COMMENT ' (', b BLOB DEFAULT (0xFF27), "
+    "FOREIGN KEY (p) REFERENCES parents (id) ON DELETE CASCADE",
+    "time": "t TIMESTAMP DEFAULT NOW() ON UPDATE NOW(), `ON DELETE CASCADE` INT",
+}
+
+
+@pytest.mark.parametrize(
+    ("sql_mode", "text"),
+    [
+        ("", r"'it\'s ON DELETE CASCADE'"),
+        ("ANSI_QUOTES", "'\" ON DELETE CASCADE'"),
+        ("NO_BACKSLASH_ESCAPES", r"'\', s TEXT DEFAULT ' ON DELETE CASCADE'"),
+    ],
+)
+def test_a_foreign_key_is_read_from_the_words_of_a_definition_alone(
+    mariadb: MariaDbServer, mariadb_database: str, sql_mode: str, text: str
+) -> None:
+    """B11: whatever its comments, names and defaults say."""
+    with mariadb.connect(database=mariadb_database) as db:
+        run(db, f"SET sql_mode = '{sql_mode}'", PARENT)
+        for table, columns in KEYS.items():
+            run(db, f"CREATE TABLE {table} ({columns}) COMMENT 'ON DELETE CASCADE'")
+        run(db, f"CREATE TABLE texts (p INT COMMENT ' ON DELETE CASCADE', q TEXT DEFAULT {text})")
+        run(db, f"CREATE TABLE computed (t TEXT DEFAULT (CONCAT('', {text.partition(',')[0]})))")
+    config = config_of(mariadb, include=[f"{mariadb_database}.*"])
+    with connect("db", config, read_seconds=30) as ours:
+        found = [name.partition(".")[2] for name in cascading(ours, config.scope)]
+    assert sorted(found) == ["behind", "cascades", "sets"]
+
+
+@pytest.mark.parametrize(
+    ("definition", "changes_rows"),
+    [
+        ("CREATE TABLE `t` (\n  `c` int COMMENT 'FOREIGN KEY ON DELETE CASCADE'\n)", False),
+        (
+            "CREATE TABLE `t` (FOREIGN KEY (`c`) REFERENCES `p` (`id`) ON UPDATE SET NULL) /*!1 */",
+            True,
+        ),
+        ("CREATE TABLE t (c int REFERENCES p (id) ON DELETE NO ACTION)", False),
+        ("CREATE TABLE t (c int REFERENCES p (id) ON UPDATE SET DEFAULT)", True),
+    ],
+)
+def test_a_definition_says_whether_a_key_changes_rows(
+    definition: str, *, changes_rows: bool
+) -> None:
+    assert cascades(significant(tokens(definition))) == changes_rows

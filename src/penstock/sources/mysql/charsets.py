@@ -34,6 +34,12 @@ def latin1(data: bytes) -> str:
         return "".join(LATIN1_TABLE[byte] for byte in data)
 
 
+def member(data: bytes, codec: str) -> str:
+    """A member of an ENUM or SET. One of a binary column may be any bytes: each that is no text is
+    `\\xff`."""
+    return latin1(data) if codec == CODECS["latin1"] else data.decode(codec, "backslashreplace")
+
+
 def statement_text(data: bytes, charset: str) -> tuple[str, bool]:
     """A statement, and whether its character set is known: utf8mb4 where none is said.
 

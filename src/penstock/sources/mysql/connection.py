@@ -4,7 +4,6 @@ PyMySQL opens them (TLS, authentication), and asks; the replication protocol on 
 """
 
 import contextlib
-import re
 import socket
 import ssl
 from collections.abc import Callable, Collection
@@ -16,9 +15,12 @@ from pymysql.connections import Connection
 from pymysql.constants import CLIENT
 
 from penstock.errors import ConfigError, SourceError, SourceUnavailableError
+from penstock.mysql_sql.tokens import significant, tokens
+from penstock.sources.mysql.answers import any_bytes
 from penstock.sources.mysql.config import MysqlSourceConfig
 from penstock.sources.mysql.frames import Algorithm, FramedSocket, MalformedFrameError, Wire
 from penstock.sources.mysql.scope import Scope
+from penstock.sources.mysql.statements import cascades
 
 if TYPE_CHECKING:
     Connected = Connection[Any]
@@ -95,7 +97,8 @@ def connect(source: str, config: MysqlSourceConfig, *, read_seconds: float) -> C
             read_timeout=read_seconds,
             write_timeout=config.connect_timeout,
             program_name="penstock",
-            init_command="SET time_zone = '+00:00'",
+            # A definition's texts are quoted as the session's mode has it, but for some of them.
+            init_command="SET time_zone = '+00:00', sql_mode = ''",
             ssl=_tls(source, config),
             ssl_disabled=config.tls == "off",
         )
@@ -169,8 +172,8 @@ def _tls(source: str, config: MysqlSourceConfig) -> ssl.SSLContext | None:
 
 
 def ask(connection: Connected, question: str, *values: object) -> list[tuple[Any, ...]]:
-    """The rows of an answer."""
-    with connection.cursor() as cursor:
+    """The rows of an answer. Where one has bytes that are no UTF-8, they read as `\\xff`."""
+    with any_bytes(connection), connection.cursor() as cursor:
         cursor.execute(question, values or None)
         return list(cast("tuple[tuple[Any, ...], ...]", cursor.fetchall() or ()))
 
@@ -320,9 +323,6 @@ def tables(connection: Connected, scope: Scope) -> list[tuple[str, str]]:
     return [one for one in ((str(database), str(name)) for database, name in rows) if one in scope]
 
 
-_CASCADES: Final = re.compile(r"FOREIGN KEY.* ON (DELETE|UPDATE) (CASCADE|SET NULL|SET DEFAULT)")
-
-
 _NATIVE_FOREIGN_KEYS: Final = "SHOW GLOBAL VARIABLES LIKE 'innodb_native_foreign_keys'"
 
 
@@ -350,7 +350,7 @@ def cascading(connection: Connected, scope: Scope) -> list[str]:
             if code_of(error) not in NO_TABLE:
                 raise
             continue  # it was dropped meanwhile
-        if _CASCADES.search(str(definition)):
+        if cascades(significant(tokens(str(definition)))):
             found.append(f"{database}.{name}")
     return found
 

@@ -33,7 +33,7 @@ from msgspec import structs
 from penstock import extjson
 from penstock.sources.mysql.binary_json import json_value
 from penstock.sources.mysql.binlog import MalformedEventError
-from penstock.sources.mysql.charsets import CODECS, latin1
+from penstock.sources.mysql.charsets import CODECS, latin1, member
 from penstock.sources.mysql.json_diffs import JSON_DIFFS, JsonDiffs
 from penstock.sources.mysql.tables import BINARY_COLLATION, Column, ColumnType, Table
 from penstock.sources.mysql.values import (
@@ -309,16 +309,14 @@ class _Writer:
     def _values(self, column: Column) -> tuple[str, ...]:
         """The values of an ENUM or SET."""
         codec = self._codec(column)
-        if codec == CODECS["latin1"]:
-            return tuple(latin1(one) for one in column.values)
-        return tuple(str(one, codec) for one in column.values)
+        return tuple(member(one, codec) for one in column.values)
 
     def _codec(self, column: Column) -> str:
         charset = self.charsets.get(
             column.collation, f"of the unknown collation {column.collation}"
         )
         if column.collation == BINARY_COLLATION:
-            charset = "ascii" if column.values else "binary"
+            charset = "utf8mb4" if column.values else "binary"
         codec = CODECS.get(charset)
         if codec is None:
             raise self._unreadable(column, f"text in the character set {charset}")

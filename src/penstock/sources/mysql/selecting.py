@@ -18,7 +18,7 @@ from msgspec import Struct
 
 from penstock import extjson
 from penstock.sources.mysql.binlog import MalformedEventError
-from penstock.sources.mysql.charsets import CODECS, latin1
+from penstock.sources.mysql.charsets import CODECS, latin1, member
 from penstock.sources.mysql.columns import ColumnRules, ForbiddenRuleError
 from penstock.sources.mysql.json_texts import json_of_text, kinds_of
 from penstock.sources.mysql.keyed import Spelled, described, keyed
@@ -296,12 +296,12 @@ def _asked(definition: Definition, column: ColumnFacts) -> tuple[str, Convert]:
 
 
 def _decoder(definition: Definition, column: ColumnFacts) -> Callable[[bytes], str]:
-    charset = column.charset or "binary"
-    if charset == "binary" and column.type in {"enum", "set"}:
-        charset = "ascii"
-    codec = CODECS.get(charset)
+    charset, is_member = column.charset or "binary", column.type in {"enum", "set"}
+    codec = CODECS.get("utf8mb4" if is_member and charset == "binary" else charset)
     if codec is None:
         raise _unreadable(definition, column, f"text in the character set {charset}")
+    if is_member:
+        return lambda value: member(value, codec)
     if codec == CODECS["latin1"]:
         return latin1
     return lambda value: value.decode(codec)

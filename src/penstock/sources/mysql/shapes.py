@@ -13,7 +13,7 @@ import xxhash
 from msgspec import Raw, Struct, json, msgpack, structs
 
 from penstock.sources.mysql import statements
-from penstock.sources.mysql.charsets import CODECS, latin1
+from penstock.sources.mysql.charsets import CODECS, member
 from penstock.sources.mysql.definitions import Virtual
 from penstock.sources.mysql.statements import Effect, Name
 from penstock.sources.mysql.tables import BINARY_COLLATION, Column, ColumnType, Table
@@ -289,12 +289,8 @@ def _column(column: Column, charsets: Mapping[int, str]) -> dict[str, Any]:
     if charset and column.collation != BINARY_COLLATION:
         said["charset"] = charset
     if column.values:
-        said["values"] = [_text(one, CODECS.get(charset, "utf-8")) for one in column.values]
+        said["values"] = [member(one, CODECS.get(charset, "utf-8")) for one in column.values]
     return said
-
-
-def _text(data: bytes, codec: str) -> str:
-    return latin1(data) if codec == CODECS["latin1"] else data.decode(codec, errors="replace")
 
 
 def _type(column: Column) -> str:

@@ -271,13 +271,18 @@ def _create(reader: Reader) -> list[Effect]:
 
 def _cascading(reader: Reader, table: Name) -> list[Effect]:
     """What a foreign key does that the statement's words, of which none is taken, make."""
-    words = [token.word for token in reader.tokens[reader.at :]]
+    return [Cascading(table)] if cascades(reader.tokens[reader.at :]) else []
+
+
+def cascades(said: Sequence[Token]) -> bool:
+    """Whether a foreign key of a table's definition changes rows of it when others change."""
+    words = [token.word for token in said]
     for at, word in enumerate(words):
         if word == "ON" and words[at + 1 : at + 2] in (["DELETE"], ["UPDATE"]):
             does = words[at + 2 : at + 4]
             if does[:1] == ["CASCADE"] or does in (["SET", "NULL"], ["SET", "DEFAULT"]):
-                return [Cascading(table)]
-    return []
+                return True
+    return False
 
 
 def _drop(reader: Reader) -> list[Effect]:
