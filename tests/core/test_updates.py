@@ -68,7 +68,7 @@ def test_an_array_whose_field_has_a_dot_is_cut() -> None:
     cut = {"truncatedArrays": [{"field": "a.b", "newSize": 1}]}
     document = {"a": {"b": [1, 2]}, "a.b": [3, 4]}
     assert apply_update(document, cut, {"a.b": ["a.b"]}) == {"a": {"b": [1, 2]}, "a.b": [3]}
-    assert apply_update({"a": {"b": [1, 2]}}, cut) == {"a": {"b": [1]}}
+    assert apply_update({"a": {"b": [1, 2]}}, cut, {}) == {"a": {"b": [1]}}
 
 
 @pytest.mark.parametrize(
@@ -86,3 +86,49 @@ def test_a_document_that_is_not_as_the_steps_say_is_left(
 ) -> None:
     with pytest.raises(InexactError):
         apply_update(document, {"updatedFields": {path: 2}}, {path: steps})
+
+
+@pytest.mark.parametrize(
+    "update",
+    [
+        {"updatedFields": {"a.b": 2}},
+        {"removedFields": ["a.b"]},
+        {"truncatedArrays": [{"field": "a.b", "newSize": 0}]},
+    ],
+)
+def test_a_path_that_the_source_does_not_state_may_be_a_name_with_a_dot(
+    update: dict[str, Any],
+) -> None:
+    """Also of a document without such a field: the update may have added it."""
+    document = {"a": {"b": [1]}}
+    assert apply_update(document, update, {}) != document
+    with pytest.raises(InexactError, match="may be the name of a field"):
+        apply_update(document, update, None)
+    assert apply_update(document, {"updatedFields": {"a": 2}}, None) == {"a": 2}
+    # A flattened row has what was at `a` under such names.
+    for whole in ({"updatedFields": {"a": 2}}, {"removedFields": ["a"]}):
+        with pytest.raises(InexactError, match="may be of what was at a"):
+            apply_update({"a.b": 1}, whole, None)
+
+
+@pytest.mark.parametrize(
+    "update",
+    [
+        {"updatedFields": {"a.$oid": "0" * 24}},
+        {"updatedFields": {"b.$numberLong": 1}},
+        {"removedFields": ["c.x"]},
+    ],
+)
+def test_an_object_that_would_read_as_a_value_of_another_type_is_refused(
+    update: dict[str, Any],
+) -> None:
+    document: dict[str, Any] = {"a": {}, "b": {}, "c": {"x": 1, "$date": 2}}
+    with pytest.raises(InexactError, match="another type"):
+        apply_update(document, update, {})
+
+
+def test_a_name_with_a_dollar_is_a_name() -> None:
+    document: dict[str, Any] = {"a": {"$x": {"y": 1}}, "$b": 1}
+    update = {"updatedFields": {"a.$x.y": 2, "a.$z": 3, "$b": 4, "": 5, "a.": 6}}
+    expected = {"a": {"$x": {"y": 2}, "$z": 3, "": 6}, "$b": 4, "": 5}
+    assert apply_update(document, update, {}) == expected

@@ -116,7 +116,7 @@ def test_the_events_that_servers_send_most_need_no_decoding_around_their_documen
         "fullDocument": {"_id": 1, "n": 2},
         "ns": {"db": "shop", "coll": "orders"},
         "documentKey": {"_id": 1},
-        "updateDescription": {"updatedFields": {"n": 2}},
+        "rawUpdateDescription": {"$v": 2, "diff": {"u": {"n": 2}}},
         "fullDocumentBeforeChange": {"_id": 1},
     }
     envelope = opened(raw_of(event))
@@ -127,7 +127,7 @@ def test_the_events_that_servers_send_most_need_no_decoding_around_their_documen
         for name in (
             "fullDocument",
             "documentKey",
-            "updateDescription",
+            "rawUpdateDescription",
             "fullDocumentBeforeChange",
         )
     }

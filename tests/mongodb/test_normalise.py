@@ -31,6 +31,7 @@ from penstock.sources.mongodb.normalise import SCHEMA_OPERATIONS, Normaliser
 from tests.mongodb.support import config, loaded
 from tests.mongodb.test_documents import DOCUMENTS
 
+ORGANISATION = TenantRule.model_validate({"field": "org.id"})
 TOKEN = "826B00207E00000014" + "AB" * 30
 
 
@@ -107,6 +108,39 @@ def test_disambiguated_paths_are_kept_beside_the_update() -> None:
     assert bytes(event.disambiguated_paths or b"") == b'{"a.0":["a","0"]}'
     assert b"disambiguated" not in bytes(event.update_description or b"")
     assert event.full_document is None
+
+
+def test_a_name_with_a_dot_is_not_the_path_of_a_tenant() -> None:
+    """An update is nobody else's because it has a field that is called like the path."""
+    changed: dict[str, Any] = {
+        "documentKey": {"_id": 1},
+        "fullDocumentBeforeChange": {"_id": 1, "org": {"id": "acme"}},
+    }
+    for diff, tenant in (
+        ({"i": {"org.id": "other"}}, "acme"),
+        ({"d": {"org.id": False}}, "acme"),
+        ({"sorg": {"u": {"id": "other"}}}, "other"),
+    ):
+        event = normalised(
+            raw("update", **changed, rawUpdateDescription={"$v": 2, "diff": diff}),
+            tenant=ORGANISATION,
+        )
+        assert event.tenant == tenant
+
+
+def test_an_update_that_cannot_be_described_has_no_tenant_of_before() -> None:
+    diff = {"i": {"org.id": "x"}, "sorg": {"u": {"id": "other"}}}
+    data = raw(
+        "update",
+        documentKey={"_id": 1},
+        fullDocumentBeforeChange={"_id": 1, "org": {"id": "acme"}},
+        rawUpdateDescription={"$v": 2, "diff": diff},
+    )
+    with pytest.raises(UndecodableError, match="its tenant cannot be told"):
+        normalised(data, tenant=ORGANISATION)
+    event = normalised(data)
+    assert isinstance(event, ChangeEvent)
+    assert (event.update_description, event.disambiguated_paths) == (None, None)
 
 
 def test_a_transaction_is_named_by_its_session_and_number() -> None:
@@ -244,6 +278,14 @@ def test_flattened_documents_and_paths_have_one_spelling() -> None:
     assert update["removedFields"] == ["a.x"]
     assert json.loads(bytes(event.disambiguated_paths or b"")) == {"a.c\\.d": ["a", "c.d"]}
     assert bytes(event.key) == b'{"_id":1}'
+
+
+def test_of_a_flattened_document_no_path_is_stated_to_be_of_plain_names() -> None:
+    """Its rows have one level, so no update without its document can be applied to them."""
+    update = {"updatedFields": {"a.b": 1}, "disambiguatedPaths": {}}
+    event = normalised(raw("update", documentKey={"_id": 1}, updateDescription=update), flat=True)
+    assert isinstance(event, ChangeEvent)
+    assert event.disambiguated_paths is None
 
 
 @given(DOCUMENTS)

@@ -56,7 +56,12 @@ def key_of(value: Any) -> str:
 
 
 def update(**updated: Any) -> dict[str, Any]:
-    return {"updatedFields": updated, "removedFields": [], "truncatedArrays": []}
+    return {
+        "updatedFields": updated,
+        "removedFields": [],
+        "truncatedArrays": [],
+        "disambiguatedPaths": {},
+    }
 
 
 NUMBERS: st.SearchStrategy[Any] = st.sampled_from(
@@ -145,11 +150,13 @@ def test_a_looked_up_document_of_another_key_says_nothing_of_this_one() -> None:
 
 
 def test_a_field_whose_own_name_looks_like_a_path_into_the_id_is_none() -> None:
-    """Servers before 6.1 do not tell the two apart."""
-    for updated in ({"_id.a": "other"}, {"_id.z": 1}, {"_id.a.b": 1}):
-        (event,) = changes(
-            "update", documentKey={"_id": {"a": "b"}}, updateDescription=update(**updated)
-        )
+    description = {**update(**{"_id.a": 1.0}), "disambiguatedPaths": {"_id.a": ["_id.a"]}}
+    told: list[dict[str, Any]] = [
+        {"updateDescription": description},
+        {"rawUpdateDescription": {"$v": 2, "diff": {"i": {"_id.a": 1.0}}}},
+    ]
+    for fields in told:
+        (event,) = changes("update", documentKey={"_id": {"a": 1}}, **fields)
         assert event.operation.value == "update"
 
 

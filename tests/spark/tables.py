@@ -103,7 +103,7 @@ def change(
         operation=Operation(operation),
         full_document=full,
         update_description=encode(update) if update is not None else None,
-        disambiguated_paths=encode(paths) if paths is not None else None,
+        disambiguated_paths=encode(paths or {}) if update is not None else None,
         unchanged=tuple(unchanged),
     )
 

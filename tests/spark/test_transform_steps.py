@@ -122,10 +122,10 @@ def test_a_step_of_an_update_comes_to_what_it_makes_of_the_documents(
     step, update = step_of(config), data.draw(updates(before))
     try:
         # The reference: the source's own document, through the step.
-        expected = step.document(apply_update(before, update))
+        expected = step.document(apply_update(before, update, {}))
         row = step.document(before)
         said = step.update(update)
-        found = apply_update(row, said)
+        found = apply_update(row, said, {})
     except (InexactError, RefusedError):
         return  # the row is stale, and says so
     assert found == expected

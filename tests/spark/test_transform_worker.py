@@ -175,7 +175,22 @@ def test_a_refused_change_tells_no_more_than_its_steps_have_hidden() -> None:
 
 def test_a_path_that_is_not_what_it_reads_like_is_not_followed() -> None:
     update = {"updatedFields": {"a.b": SECRET}}
-    event = replace(change(1, "update", update=update), disambiguated_paths=Raw(b'{"a.b":["a.b"]}'))
-    (row,) = through(event, steps=[{"mask": ["c"]}]).to_pylist()
-    assert "holds a dot" in verdict(row).reason
-    assert SECRET not in repr(row)
+    event = change(1, "update", update=update)
+    for paths in (Raw(b'{"a.b":["a.b"]}'), None):
+        told = replace(event, disambiguated_paths=paths)
+        (row,) = through(told, steps=[{"mask": ["c"]}]).to_pylist()
+        assert "holds a dot" in verdict(row).reason
+        assert SECRET not in repr(row)
+
+
+def test_what_paths_mean_goes_on_with_an_update_that_keeps_its_own() -> None:
+    """What is built on it reads them again, at the destination."""
+    update = {"updatedFields": {"a.b": 1}}
+    plain = change(1, "update", update=update)
+    named = change(1, "update", update=update, paths={"a.b": ["a.b"]})
+    (row,) = through(plain, steps=[{"drop": ["c"]}]).to_pylist()
+    assert row["disambiguated_paths"] == "{}"
+    (row,) = through(named, steps=[{"drop": ["c"], "collections": ["others"]}]).to_pylist()
+    assert row["disambiguated_paths"] == '{"a.b":["a.b"]}'
+    (row,) = through(plain, steps=[{"drop": ["a"]}]).to_pylist()
+    assert row["update_description"] == '{"updatedFields":{}}'

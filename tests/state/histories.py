@@ -194,7 +194,7 @@ def change(
         operation=operation,
         full_document=None if document is None else Raw(json.dumps(document).encode()),
         update_description=None if update is None else Raw(json.dumps(update).encode()),
-        disambiguated_paths=None if paths is None else Raw(json.dumps(paths).encode()),
+        disambiguated_paths=None if update is None else Raw(json.dumps(paths or {}).encode()),
         unchanged=unchanged,
         snapshot=snapshot,
     )

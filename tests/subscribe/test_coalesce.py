@@ -157,6 +157,7 @@ async def test_two_deltas_become_one_that_says_both_p10() -> None:
     found = change_of(entry)
     assert found.update_description is not None
     assert msgspec.json.decode(found.update_description) == delta({"a": 1, "b": 2}, ["c"])
+    assert text(found.disambiguated_paths) == b"{}"
     assert text(found.full_document) == b'{"a":1,"b":2}'
 
 

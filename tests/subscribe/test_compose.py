@@ -21,12 +21,12 @@ from tests.subscribe.deltas import (
 )
 
 
-def composed(*descriptions: dict[str, Any]) -> Any:
+def composed(*descriptions: dict[str, Any], paths: bytes = b"{}") -> Any:
     """The composition; None if there is none."""
     composition = Composition()
     try:
         for one in descriptions:
-            composition.add(msgspec.json.encode(one))
+            composition.add(msgspec.json.encode(one), paths=paths)
     except InexactError:
         return None
     return msgspec.json.decode(composition.encoded())
@@ -134,6 +134,15 @@ def test_what_may_mean_another_document_has_no_composition(steps: list[dict[str,
     assert composed(*steps) is None
 
 
+def test_paths_that_a_source_does_not_state_compose_only_without_dots() -> None:
+    """The field `a.b` would be lost with the object `a` that is set after it."""
+    steps = (delta({"a.b": 1}), delta({"a": {"b": 2}}))
+    assert composed(*steps) == delta({"a": {"b": 2}})
+    for paths in (b"", b'{"a.b":["a.b"]}'):
+        assert composed(*steps, paths=paths) is None
+    assert composed(delta({"a": 1}), delta({"b": 2}), paths=b"") == delta({"a": 1, "b": 2})
+
+
 def test_values_keep_the_bytes_that_they_had() -> None:
     """Nothing goes through a float: neither the type of a number nor a digit of it changes."""
     first = rb'{"updatedFields":{"a":{"long":{"$numberLong":"5"},"double":3.0,"x":1}}}'
@@ -144,7 +153,7 @@ def test_values_keep_the_bytes_that_they_had() -> None:
     )
     composition = Composition()
     for one in (first, second, third):
-        composition.add(one)
+        composition.add(one, paths=b"{}")
     assert composition.encoded() == (
         rb'{"updatedFields":{"a":{"long":{"$numberLong":"5"},"double":3.0,"x":18446744073709551615,'
         rb'"y":0.1000000000000000055},"b":1e400},"removedFields":[],'

@@ -138,6 +138,8 @@ def event(position: int, operation: str, /, key: int = 1, **fields: Any) -> Chan
     """A change of a document; `document`, `before` and `update` as Extended JSON reads."""
     document, before = fields.pop("document", None), fields.pop("before", None)
     update = fields.pop("update", None)
+    # As a source that states its paths, where the test says nothing of them.
+    paths = fields.pop("disambiguated_paths", None if update is None else Json(b"{}"))
     made = change(position, key=key, ordinal=fields.pop("ordinal", 0))
     return structs.replace(
         made,
@@ -145,6 +147,7 @@ def event(position: int, operation: str, /, key: int = 1, **fields: Any) -> Chan
         full_document=_encoded(document),
         full_document_before_change=_encoded(before),
         update_description=_encoded(update),
+        disambiguated_paths=paths,
         **fields,
     )
 

@@ -442,25 +442,21 @@ def before_of(record: Mapping[str, Any]) -> Document:
 def changed(row: Document, chg: Mapping[str, Mapping[str, Any]]) -> Document:
     """A row behind an update. Raises InexactError where that can mean more than one row."""
     result = dict(row)
-    update: Document = {"updatedFields": {}, "removedFields": [], "truncatedArrays": []}
+    cuts: list[Document] = []
     for column, change in chg.items():
         if "size" in change:
-            cut = {"field": column, "newSize": change["size"]}
-            update["truncatedArrays"].append(cut)
-        elif _is_path(column, row):
-            if "t" in change:
-                update["updatedFields"][column] = change["t"]
-            else:
-                update["removedFields"].append(column)
+            cuts.append({"field": column, "newSize": change["size"]})
+        elif _may_be_path(column, row):
+            raise InexactError(f"{column} may be a path into a column, or a column's name")
         elif "t" in change:
             result[column] = change["t"]
         else:
             result.pop(column, None)
-    return apply_update(result, update) if any(update.values()) else result
+    return apply_update(result, {"truncatedArrays": cuts}, None) if cuts else result
 
 
-def _is_path(column: str, row: Document) -> bool:
-    """Whether a name with dots leads into a document, and is not the name of a column."""
+def _may_be_path(column: str, row: Document) -> bool:
+    """Whether a name with dots may lead into a document, and is not known as a column's name."""
     return (
         "." in column
         and column not in row

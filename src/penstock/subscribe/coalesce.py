@@ -347,11 +347,10 @@ def _joined(entries: _Entries, run: _Run, place: int) -> _Run | None:
 
 def _compose(entries: _Entries, place: int, composition: Composition) -> bool:
     description = entries.update(place)
-    # What its paths mean stands beside it, and cannot be said of a composition.
-    if not description or entries.cell(place, "disambiguated_paths"):
+    if not description:
         return False
     try:
-        composition.add(description)
+        composition.add(description, paths=entries.cell(place, "disambiguated_paths"))
     except InexactError:
         return False
     return True

@@ -16,6 +16,8 @@ from typing import Any, NamedTuple
 import msgspec
 from msgspec import Raw, Struct
 
+from penstock.updates import may_name_dots
+
 Container = dict[str, Any] | list[Any]
 Node = Raw | Container
 """A value: Raw while nothing in it changed, else opened, with nodes in it."""
@@ -35,6 +37,12 @@ class _Description(Struct, rename="camel", forbid_unknown_fields=True):
     removed_fields: list[str] | None = None
     truncated_arrays: list[_Cut] | None = None
 
+    def named(self) -> Iterator[str]:
+        """Every path in it."""
+        yield from self.updated_fields or ()
+        yield from self.removed_fields or ()
+        yield from (cut.field for cut in self.truncated_arrays or ())
+
 
 class _Size(NamedTuple):
     """The length that an array was cut to, as a number and as it was written."""
@@ -46,6 +54,7 @@ class _Size(NamedTuple):
 _decode = msgspec.json.Decoder(_Description).decode
 _fields = msgspec.json.Decoder(dict[str, Raw]).decode
 _elements = msgspec.json.Decoder(list[Raw]).decode
+_paths = msgspec.json.Decoder(dict[str, Raw]).decode
 _size = msgspec.json.Decoder(int | dict[str, str]).decode
 
 
@@ -62,12 +71,15 @@ class Composition:
         self._below: dict[str, int] = {}
         """How many of the paths that the three hold lie below a path."""
 
-    def add(self, description: bytes) -> None:
-        """Compose `description` behind what was added before."""
+    def add(self, description: bytes, *, paths: bytes) -> None:
+        """Compose `description`, with its `disambiguatedPaths`, behind what was added before."""
         try:
             said = _decode(description)
         except msgspec.DecodeError as error:
             raise InexactError("not a description that is known here") from error
+        if may_name_dots(said.named(), _paths(paths) if paths else None):
+            # What its paths mean stands beside it, and cannot be said of a composition.
+            raise InexactError("a field's own name may hold a dot")
         for cut in said.truncated_arrays or ():
             self._cut(cut.field, _size_of(cut.new_size))
         for path, value in (said.updated_fields or {}).items():
@@ -167,8 +179,7 @@ class Composition:
         """The opened container of the last step of `path`, inside the value set at `holder`."""
         node = self._updated[holder] = _opened(self._updated[holder])
         steps = path[len(holder) + 1 :].split(".")
-        for number, step in enumerate(steps[:-1]):
-            _require_no_dotted_name(node, steps[number:])
+        for step in steps[:-1]:
             child = _opened(_child(node, step))
             _put(node, step, child)
             node = child
@@ -226,14 +237,6 @@ def _require_plain(path: str) -> None:
     """Refuse a path that may mean something else than its steps: our own escapes, empty names."""
     if "\\" in path or "$" in path or not path or ".." in path or path[0] == "." or path[-1] == ".":
         raise InexactError("a path that can mean more than one thing")
-
-
-def _require_no_dotted_name(node: Container, steps: list[str]) -> None:
-    """A field whose own name holds a dot reads like a path into an object."""
-    if isinstance(node, dict) and any(
-        ".".join(steps[:count]) in node for count in range(2, len(steps) + 1)
-    ):
-        raise InexactError("a field's own name holds a dot")
 
 
 def _above(path: str) -> Iterator[str]:

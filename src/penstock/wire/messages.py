@@ -110,14 +110,14 @@ def merged(
     """What an entry stored, saying what it and the changes before it come to.
 
     `full_document` and `unchanged` belong together; None leaves both as they are. Only an insert
-    is still said to be copied, and no path is ambiguous any more.
+    is still said to be copied, and no path of a description can be read in several ways.
     """
     event = pb.Event.FromString(stored)
     event.operation_type = operation
     event.snapshot = event.snapshot and operation is Operation.INSERT
     event.full_document_before_change = full_document_before_change
     event.update_description = update_description
-    event.disambiguated_paths = b""
+    event.disambiguated_paths = b"{}" if update_description else b""
     if full_document is not None:
         event.full_document = full_document
         event.unchanged[:] = unchanged

@@ -164,6 +164,8 @@ def pipeline_of(
         stage["fullDocument"] = config.full_document
     if deployment.has_images:
         stage["showExpandedEvents"] = True
+        if not deployment.states_paths:
+            stage["showRawUpdateDescription"] = True
         if config.full_document_before_change != "off":
             stage["fullDocumentBeforeChange"] = config.full_document_before_change
     if config.database is None:

@@ -31,6 +31,11 @@ class Deployment(Struct, frozen=True, kw_only=True):
         return self.version >= (6, 0)
 
     @property
+    def states_paths(self) -> bool:
+        """Whether an update says what its paths mean (`disambiguatedPaths`): since 6.1."""
+        return self.version >= (6, 1)
+
+    @property
     def splits_large_events(self) -> bool:
         """$changeStreamSplitLargeEvent: since 6.0.9 and 7.0."""
         return self.version >= (6, 0, 9)

@@ -34,6 +34,7 @@ _TAIL = re.compile(
 _FULL, _KEY = b"\x03fullDocument\0", b"\x03documentKey\0"
 _OTHERS = {
     b"updateDescription": "updateDescription",
+    b"rawUpdateDescription": "rawUpdateDescription",
     b"fullDocumentBeforeChange": "fullDocumentBeforeChange",
 }
 DOCUMENTS_MAX = 4

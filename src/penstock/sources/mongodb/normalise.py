@@ -7,7 +7,7 @@ Source: MongoDB manual, Change Events.
 """
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 from uuid import UUID
@@ -30,6 +30,7 @@ from penstock.event import (
     event_id,
 )
 from penstock.flatten import flatten, respelled, spelled
+from penstock.sources.mongodb.diffs import described
 from penstock.sources.mongodb.documents import OPTIONS, BsonEncoder, decode
 from penstock.sources.mongodb.faithful import InexactError
 from penstock.sources.mongodb.positions import Token
@@ -177,6 +178,9 @@ class Normaliser:
         """What the event says, in order: one change, or two where it gives an _id another type."""
         if operation is not Operation.UPDATE and operation is not Operation.REPLACE:
             return [self._data(operation, document, token, of)]
+        raw = document.pop("rawUpdateDescription", None)
+        if raw is not None:
+            document["updateDescription"] = described(raw)
         parts = told(operation, document, images=self._post_images, encoder=self._encoder)
         return [
             self._data(part.operation, part.document, token, of, number)
@@ -200,9 +204,11 @@ class Normaliser:
         before = document.get("fullDocumentBeforeChange")
         update = document.get("updateDescription")
         paths = update.pop("disambiguatedPaths", None) if update else None
-        tenant = self._tenant or (database if self._rule is None else self._told(document))
+        tenant = self._tenant or (
+            database if self._rule is None else self._told(document, operation, paths or {})
+        )
         if self._flat and update:
-            update, paths = respelled(update, paths), _respelled_names(paths)
+            update, paths = respelled(update, paths), _respelled_names(paths) or None
         time, timestamp = times(document)
         number = document.get("txnNumber")
         document_id, key_json = self._identity(document["documentKey"])
@@ -223,7 +229,7 @@ class Normaliser:
             full_document=None if full is None else self._image(full, of),
             full_document_before_change=None if before is None else self._image(before, of),
             update_description=None if update is None else encode(update, of),
-            disambiguated_paths=encode(paths) if paths else None,
+            disambiguated_paths=None if paths is None else encode(paths),
             txn_number=None if number is None else int(number),
             full_document_as_of_event=full is not None
             and (document["operationType"] != "update" or self._post_images),
@@ -345,16 +351,25 @@ class Normaliser:
         text = str(value) if kind is str or kind is int or kind is Int64 else self._value(value)
         return text, self._encoder.encode(key)
 
-    def _told(self, document: Mapping[str, Any]) -> str:
-        """The tenant by the rule. Raises TenantUnknownError."""
+    def _told(
+        self, document: Mapping[str, Any], operation: Operation, paths: Mapping[str, Any]
+    ) -> str:
+        """The tenant by the rule, where `paths` says which fields have names with dots.
+
+        Raises TenantUnknownError.
+        """
         assert self._rule is not None
-        update: Mapping[str, Any] = document.get("updateDescription") or {}
+        update: Mapping[str, Any] | None = document.get("updateDescription")
+        updated: Mapping[str, Any] = (update or {}).get("updatedFields") or {}
+        removed: Sequence[str] = (update or {}).get("removedFields") or ()
+        # Nobody knows what an update changed that does not say it.
+        is_known = update is not None or operation is not Operation.UPDATE
         return self._rule.of(
             document["documentKey"].get("_id"),
             after=document.get("fullDocument"),
-            updated=update.get("updatedFields"),
-            removed=update.get("removedFields") or (),
-            before=document.get("fullDocumentBeforeChange"),
+            updated={path: updated[path] for path in updated if _reads_plainly(path, paths)},
+            removed=[path for path in removed if _reads_plainly(path, paths)],
+            before=document.get("fullDocumentBeforeChange") if is_known else None,
             text=tenant_text,
         )
 
@@ -398,6 +413,11 @@ def tenant_text(value: object) -> str | None:
     if isinstance(value, Binary) and value.subtype == UUID_SUBTYPE and len(value) == 16:
         return str(UUID(bytes=bytes(value)))
     return None
+
+
+def _reads_plainly(path: str, paths: Mapping[str, Any]) -> bool:
+    """Whether the steps of an update's path are what stands between its dots."""
+    return path not in paths or path.split(".") == [str(step) for step in paths[path]]
 
 
 def _respelled_names(paths: Mapping[str, Any] | None) -> dict[str, Any] | None:

@@ -19,10 +19,9 @@ key that the event was of is gone by then, and its end follows in the stream.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 # pyright: reportUnknownArgumentType=false
 
-from decimal import Context, Decimal
 from typing import Any, NamedTuple
 
-from bson import Decimal128, Int64, ObjectId
+from bson import Int64, ObjectId
 
 from penstock.event import Operation
 from penstock.sources.mongodb.documents import BsonEncoder
@@ -32,8 +31,6 @@ Document = dict[str, Any]
 
 _PLAIN = frozenset({ObjectId, str, int, Int64, bool})
 """Types of which equal values are one key."""
-_NUMBERS = frozenset({int, Int64, float, Decimal128})
-_DIGITS = Context(prec=34)
 
 
 class Told(NamedTuple):
@@ -62,7 +59,7 @@ def told(
     if operation is Operation.REPLACE or (images and full is not None):
         new = found
     else:
-        new = _updated(old, (document.get("updateDescription") or {}).get("updatedFields") or {})
+        new = _updated(old, document.get("updateDescription") or {})
     if new is old or _is_same(new, old, encoder):
         if found is old or _is_same(found, old, encoder):
             return (Told(operation, document),)
@@ -85,37 +82,24 @@ def told(
     return (Told(Operation.DELETE, gone), Told(operation, {**come, "fullDocument": None}))
 
 
-def _updated(old: Any, updated: Document) -> Any:
-    """The `_id` after an update's `updatedFields`; `old` itself where they do not touch it."""
+def _updated(old: Any, update: Document) -> Any:
+    """The `_id` after an update's description; `old` itself where it does not touch it."""
+    updated: Document = update.get("updatedFields") or {}
     if "_id" in updated:
         return updated["_id"]
-    below = {path: value for path, value in updated.items() if path.startswith("_id.")}
+    paths: Document | None = update.get("disambiguatedPaths")
+    below = {
+        path: value
+        for path, value in updated.items()
+        # Else it is of a field whose own name begins with "_id.".
+        if path.startswith("_id.") and (paths or {}).get(path, ["_id"])[0] == "_id"
+    }
     if not below or not isinstance(old, dict):
         return old
     try:
-        new = apply_update({"_id": old}, {"updatedFields": below})["_id"]
+        return apply_update({"_id": old}, {"updatedFields": below}, paths)["_id"]
     except InexactError:
         return old
-    # Else they are of a field whose own name begins with "_id.": the server lets no other value in.
-    return new if _is_equal(new, old) else old
-
-
-def _is_equal(a: Any, b: Any) -> bool:
-    """Whether the server calls two values equal."""
-    if isinstance(a, dict) and isinstance(b, dict):
-        return list(a) == list(b) and all(_is_equal(a[name], b[name]) for name in a)
-    if isinstance(a, list) and isinstance(b, list):
-        return len(a) == len(b) and all(map(_is_equal, a, b))
-    if type(a) in _NUMBERS and type(b) in _NUMBERS:
-        first, second = _number(a), _number(b)
-        return first == second or (first.is_nan() and second.is_nan())
-    return type(a) is type(b) and bool(a == b)
-
-
-def _number(value: Any) -> Decimal:
-    """The number as the server compares it with a Decimal128: in 34 digits."""
-    exact = value.to_decimal() if isinstance(value, Decimal128) else value
-    return _DIGITS.create_decimal(exact)
 
 
 def _is_same(a: Any, b: Any, encoder: BsonEncoder) -> bool:

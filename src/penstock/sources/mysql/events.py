@@ -347,10 +347,9 @@ def _update(fields: Document) -> dict[str, object]:
     return {"updatedFields": fields, "removedFields": [], "truncatedArrays": []}
 
 
-def _paths(fields: Document) -> Raw | None:
-    """The fields whose names read like paths, each with its one step; None without any."""
-    found = {name: [name] for name in fields if "." in name or name.isdecimal()}
-    return Raw(_encode(found)) if found else None
+def _paths(fields: Document) -> Raw:
+    """The fields whose names read like paths, each with its one step."""
+    return Raw(_encode({name: [name] for name in fields if "." in name or name.isdecimal()}))
 
 
 @lru_cache(maxsize=4096)

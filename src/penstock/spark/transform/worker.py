@@ -28,9 +28,10 @@ from penstock.event import Kind
 from penstock.spark.documents import MisfitError, converter_of
 from penstock.spark.table.arrow import arrow
 from penstock.spark.transform.keys import Taken, of_key
-from penstock.spark.transform.paths import RefusedError
+from penstock.spark.transform.paths import RefusedError, named
 from penstock.spark.transform.steps import Changed, Step, apply_step
 from penstock.spark.transform.values import encoder_of
+from penstock.updates import may_name_dots
 from penstock.wire.shown import Mask, description_shown, origin_shown
 
 VERDICT: Final = "_penstock_verdict"
@@ -254,10 +255,11 @@ class _Row:
                 f"field as it is, or the collection out of the pipeline."
             )
         changed = self._changed
-        if changed.update is not None and self._columns["disambiguated_paths"][self._at]:
-            # A path of it is not what it reads like.
+        paths = _decoded(self._columns["disambiguated_paths"][self._at])
+        if changed.update is not None and may_name_dots(named(changed.update), paths):
+            # A path of it may not be what it reads like.
             if changed.document is None:
-                raise RefusedError("the update names a field whose own name holds a dot")
+                raise RefusedError("the update may name a field whose own name holds a dot")
             changed.update = None
         apply_step(applied.step, changed)
         self._done(hides=applied.hides)
@@ -337,7 +339,7 @@ class _Row:
         self._set("full_document_before_change", _text(changed.before))
         self._set("update_description", _text(changed.update))
         self._set("unchanged", changed.unchanged)
-        if self._work.transforms:
+        if changed.update is None:
             self._set("disambiguated_paths", None)
 
     def _set(self, column: str, value: Any) -> None:

@@ -156,6 +156,7 @@ def changed(
         full_document=None if body is None or update is not None else encode(body),
         full_document_before_change=None if before is None else encode(before),
         update_description=None if update is None else Raw(update),
+        disambiguated_paths=None if update is None else Raw(b"{}"),
     )
 
 
