@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from bson import ObjectId
 from pymongo import MongoClient
 
 from penstock.checks import Check, Level
@@ -116,6 +117,30 @@ async def test_what_has_no_usable_change_streams_is_refused_with_what_to_do(
     _, check = await doctor("shop", config(mongo.uri))
     assert not check.ok
     assert check.fix
+
+
+async def test_a_shard_that_is_reached_directly_is_refused(start_mongo: StartMongo) -> None:
+    """Chunks that move to it, and databases, come without change events."""
+    mongo = start_mongo(version="6.0.27", extra_args=("--shardsvr",))
+    identity = {
+        "_id": "shardIdentity",
+        "shardName": "rs0",
+        "clusterId": ObjectId(),
+        "configsvrConnectionString": "config/127.0.0.1:1",
+    }
+    async with source(mongo.uri) as opened:
+        await anext(opened.changes(position=None))  # not one of a cluster yet
+    with Client(mongo.uri) as client:
+        client["admin"]["system.version"].insert_one(identity)
+    async with source(mongo.uri) as opened:
+        with pytest.raises(
+            ConfigError, match=r"a shard of a sharded cluster.*moves between shards"
+        ):
+            await anext(opened.changes(position=None))
+    _, check = await doctor("shop", config(mongo.uri))
+    assert not check.ok
+    assert "moves between shards" in check.detail
+    mongo.kill(0)  # it would look for its cluster for a while
 
 
 async def test_a_grant_that_is_missing_is_named_and_granting_it_is_enough(guarded: str) -> None:

@@ -24,6 +24,8 @@ class Deployment(Struct, frozen=True, kw_only=True):
     """False for a standalone server, which has no change streams, and for mongos."""
     sharded: bool
     """Whether mongos answers."""
+    shard: bool = False
+    """Whether it is a member of a sharded cluster's shard."""
 
     @property
     def has_images(self) -> bool:
@@ -75,6 +77,8 @@ async def describe(client: Client) -> Deployment:
         version=tuple(build["versionArray"][:3]),
         replicated="setName" in hello,
         sharded=sharded,
+        # What a member of a shard says behind each reply, whoever asks.
+        shard="$gleStats" in hello and not sharded,
     )
 
 
@@ -83,6 +87,11 @@ def obstacle(deployment: Deployment) -> tuple[str, str] | None:
     if deployment.sharded:
         return (
             "this is mongos, and sharded clusters are not supported yet: no test has run on one",
+            "capture a replica set that is not a part of a sharded cluster",
+        )
+    if deployment.shard:
+        return (
+            "this is a shard of a sharded cluster: what moves between shards has no change events",
             "capture a replica set that is not a part of a sharded cluster",
         )
     if not deployment.replicated:
