@@ -73,12 +73,6 @@ class CreateIndex(CreateIndexWith[None]):
     """An index of a table that is to be made."""
 
     check: Callable[[], None] | None = None
-    kept: bytes = b""
-
-    def beside(self, data: bytes) -> Self:
-        """What a server keeps with the index until it is dropped (`Index.kept`)."""
-        self.kept = data
-        return self
 
     def between(self, check: Callable[[], None]) -> Self:
         """Call this before every step; if it raises, the index is not made."""

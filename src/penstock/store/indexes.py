@@ -15,7 +15,7 @@ themselves. What an index promises (record 0020):
   (`penstock.store.longkeys`), nothing is left out or comes twice where pages meet.
 - **Whole or not there.** An index is made a bounded step at a time, while others write. It is there
   to be queried once every item is in it (`Index.ready`). What a crash leaves of one is dropped when
-  the store is next opened for writing.
+  the store is next opened for writing, unless it is a server's, which goes on (`Index.kept`).
 - **Gone at once.** A dropped index is out of sight, and leaves the disk a few entries at a time, as
   the items of a dropped table do.
 - **Nothing that has expired** is found, whether it was swept yet or not (F8).
@@ -32,6 +32,7 @@ from collections.abc import Callable, Collection
 from typing import Any, Final
 
 import msgspec
+from msgspec import Struct
 
 from penstock.kv import Transaction
 from penstock.store.conditions import Condition
@@ -41,7 +42,7 @@ from penstock.store.errors import (
     IndexNotReadyError,
     RefusedError,
 )
-from penstock.store.indexbuilders import CreateIndex, QueryIndexWith
+from penstock.store.indexbuilders import QueryIndexWith
 from penstock.store.keys import (
     PARTITION_BYTES_MAX,
     SORT_BYTES_MAX,
@@ -114,38 +115,34 @@ def _entry(table: Table, index: Index, key: bytes, item: Item) -> _Entry | None:
 # --- making and dropping --------------------------------------------------------------------------
 
 
+class Filling(Struct, frozen=True):
+    """How far an index is filled."""
+
+    table: str
+    index: Index
+    behind: bytes | None = None
+    """The key of the last item that was put into it; None: none was."""
+
+
 def begin(
     layout: Layout,
     txn: Transaction,
     table: Table,
-    described: CreateIndex,
+    described: Index,
     *,
     making: Collection[int],
     now_ms: int,
 ) -> Index:
     """Begin an index, which `fill` fills. From here on writes maintain it.
 
-    `making` are those that somebody fills; what is left of any other that is not ready is dropped.
-    Raises IndexAlreadyExistsError and RefusedError.
+    `making` are those that somebody fills; what is left of any other that is not ready is dropped,
+    but for those that a server keeps. Raises IndexAlreadyExistsError and RefusedError.
     """
-    assert described.partition is not None, "the builder saw to it"
     for index in table.indexes:
-        if not index.ready and index.id not in making:
+        if _is_left(index) and index.id not in making:
             table = _without(layout, txn, table, index)
-    table, index = added(
-        layout,
-        txn,
-        table,
-        Index(
-            id=0,
-            name=described.name,
-            partition_key=described.partition,
-            sort_key=described.sort,
-            scope=described.only,
-            created_ms=now_ms,
-            kept=described.kept,
-        ),
-    )
+    described = msgspec.structs.replace(described, created_ms=now_ms)
+    table, index = added(layout, txn, table, described)
     layout.put_table(txn, table)
     return index
 
@@ -207,8 +204,10 @@ def fill(
         looked, bytes_, last = looked + 1, bytes_ + len(value), key
     else:
         last = None
-        ready = msgspec.structs.replace(index, ready=True)
-        filled = tuple(ready if one.id == index.id else one for one in table.indexes)
+        filled = tuple(
+            msgspec.structs.replace(one, ready=True) if one.id == index.id else one
+            for one in table.indexes
+        )
         layout.put_table(txn, msgspec.structs.replace(table, indexes=filled))
     _put(layout, txn, found)
     return last
@@ -255,8 +254,12 @@ def abandon(layout: Layout, txn: Transaction, name: str, index: Index) -> None:
 
 
 def unfinished(layout: Layout, txn: Transaction) -> bool:
-    """Whether a store has an index that is not ready."""
-    return any(not index.ready for table in layout.tables(txn) for index in table.indexes)
+    """Whether a store has an index that is not ready, and that nobody will fill."""
+    return any(_is_left(index) for table in layout.tables(txn) for index in table.indexes)
+
+
+def _is_left(index: Index) -> bool:
+    return not index.ready and not index.kept
 
 
 def forget_unfinished(layout: Layout, txn: Transaction) -> None:
@@ -264,7 +267,7 @@ def forget_unfinished(layout: Layout, txn: Transaction) -> None:
     for table in layout.tables(txn):
         kept = table
         for index in table.indexes:
-            if not index.ready:
+            if _is_left(index):
                 kept = _without(layout, txn, kept, index)
     settle_format(layout, txn)
 

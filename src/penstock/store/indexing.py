@@ -7,10 +7,14 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+from msgspec.structs import replace
+
 from penstock.clocks import Clock
 from penstock.errors import PenstockError
+from penstock.kv import Transaction as Txn
 from penstock.store import indexes
 from penstock.store.indexbuilders import CreateIndex, QueryIndex
+from penstock.store.indexes import Filling
 from penstock.store.queries import ItemPage
 from penstock.store.schema import Index
 from penstock.store.shards import ShardLimits
@@ -55,7 +59,7 @@ class Indexes(Streams):
                             self._layout,
                             txn,
                             self._table(txn, described.table),
-                            described,
+                            _described(described),
                             making=self._making,
                             now_ms=self._clock.wall_ms(),
                         )
@@ -71,6 +75,39 @@ class Indexes(Streams):
         finally:
             if index is not None:
                 self._making.remove(index.id)
+
+    def begin_index(self, table: str, index: Index) -> Filling | None:
+        """Begin an index that a server keeps something with, and put a step's items into it.
+
+        Writes maintain it from here on, and `fill_index` goes on with it; None: it is ready. It
+        stays if the process ends: whoever serves the store next fills it from its beginning
+        (`Filling(table, index)`). Raises IndexAlreadyExistsError and RefusedError.
+        """
+        assert index.kept, "any other one is dropped when the store is opened"
+        with self._writing() as txn:
+            index = indexes.begin(
+                self._layout,
+                txn,
+                self._table(txn, table),
+                index,
+                making=self._making,
+                now_ms=self._clock.wall_ms(),
+            )
+            return self._filled(txn, Filling(table, index))
+
+    def fill_index(self, filling: Filling) -> Filling | None:
+        """Put a step's items more into an index; None: it is ready.
+
+        Raises IndexNotFoundError when it was dropped meanwhile, with its table or alone.
+        """
+        with self._writing() as txn:
+            return self._filled(txn, filling)
+
+    def _filled(self, txn: Txn, filling: Filling) -> Filling | None:
+        behind = indexes.fill(
+            self._layout, txn, filling.table, filling.index, behind=filling.behind
+        )
+        return None if behind is None else replace(filling, behind=behind)
 
     def _abandon(self, table: str, index: Index) -> None:
         # What raised is told. If the disk is full too, or the store closed, what is left of the
@@ -99,3 +136,14 @@ class Indexes(Streams):
                 query,
                 now_ms=self._clock.wall_ms(),
             )
+
+
+def _described(described: CreateIndex) -> Index:
+    assert described.partition is not None, "the builder saw to it"
+    return Index(
+        id=0,
+        name=described.name,
+        partition_key=described.partition,
+        sort_key=described.sort,
+        scope=described.only,
+    )

@@ -87,7 +87,8 @@ class Index(Struct, frozen=True, kw_only=True):
     """Whether every item is in it that belongs there: until then nobody may query it."""
     created_ms: int = 0
     kept: bytes = b""
-    """What a server keeps with the index; it means nothing to the store."""
+    """What a server keeps with the index; it means nothing to the store. An index with it that is
+    not ready is kept when its store is opened: the server goes on filling it."""
 
     @property
     def key_names(self) -> tuple[str, ...]:

@@ -151,8 +151,8 @@ class Store(Indexes):
             )
             for index in described.indexes:
                 # The table holds nothing yet, so every index of it is complete.
-                index = msgspec.structs.replace(index, created_ms=now_ms, ready=True)  # noqa: PLW2901
-                table, _ = indexes.added(self._layout, txn, table, index)
+                ready = msgspec.structs.replace(index, created_ms=now_ms, ready=True)
+                table, _ = indexes.added(self._layout, txn, table, ready)
             self._layout.note(txn, "createTable", table, now_ms=table.created_ms)
             if described.view is not None:
                 table = self._enable(

@@ -217,6 +217,16 @@ class Transaction:
         """Keep something with a table until it is dropped. It means nothing to the store."""
         self._layout.put_beside(self._txn, self.table(table), data)
 
+    def put_beside_index(self, table: str, index: str, data: bytes) -> None:
+        """Keep something else with an index that something is kept with (`Index.kept`)."""
+        schema = self.table(table)
+        indexes_ = tuple(
+            msgspec.structs.replace(one, kept=data) if one.name == index else one
+            for one in schema.indexes
+        )
+        schema = self._tables[table] = msgspec.structs.replace(schema, indexes=indexes_)
+        self._layout.put_table(self._txn, schema)
+
     def use_token(self, token: bytes, data: bytes, *, seconds: float) -> bytes | None:
         """Remember what a token, of at most 400 bytes, was used for; kept with this transaction.
 

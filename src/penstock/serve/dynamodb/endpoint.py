@@ -6,6 +6,7 @@ from penstock.clocks import Clock, SystemClock
 from penstock.serve.dynamodb.config import DynamoConfig
 from penstock.serve.dynamodb.errors import not_found
 from penstock.serve.dynamodb.iterators import Minter, iterator_key
+from penstock.serve.dynamodb.making import IndexMaker
 from penstock.serve.dynamodb.names import Names, is_offered
 from penstock.store import Store, Table, Transaction, View
 from penstock.store.errors import TableNotFoundError
@@ -19,7 +20,12 @@ class Endpoint:
         self.config = config
         self.names = Names(config.region, config.account)
         self.minter = Minter(iterator_key(store.path), seconds=config.iterator_seconds)
+        self.maker = IndexMaker(store)
         self._clock = clock or SystemClock()
+
+    def close(self) -> None:
+        """Stop what goes on behind requests."""
+        self.maker.close()
 
     @property
     def now_ms(self) -> int:

@@ -15,7 +15,7 @@ from penstock.serve.dynamodb.errors import validation
 from penstock.serve.dynamodb.keys import INVALID, attributes, refuse_length
 from penstock.serve.dynamodb.names import is_offered
 from penstock.serve.dynamodb.places import key_schema_of
-from penstock.store import Item, Table
+from penstock.store import Item, KeyType, Table
 from penstock.store.kinds import type_of
 from penstock.store.projections import project
 from penstock.store.schema import Index
@@ -52,6 +52,15 @@ def index_named(table: Table, name: str) -> Index:
         if index.name == name:
             return index
     raise validation(f"The table does not have the specified index: {name}")
+
+
+def key_types(table: Table) -> dict[str, KeyType]:
+    """The types of the key attributes of a table and its indexes, by their names."""
+    types = {one.name: one.type for one in attributes(table)}
+    for index in indexes_of(table):
+        for one in attributes(index):
+            types.setdefault(one.name, one.type)
+    return types
 
 
 def has_local(table: Table) -> bool:

@@ -96,6 +96,21 @@ _GLOBAL_INDEX: Final = Shape(
         "WarmThroughput": _ANY,
     },
 )
+_INDEX_UPDATE: Final = Shape(
+    {},
+    {
+        "Create": _GLOBAL_INDEX,
+        "Update": Shape(
+            {"IndexName": _INDEX_NAME},
+            {
+                "ProvisionedThroughput": _THROUGHPUT,
+                "OnDemandThroughput": _ANY,
+                "WarmThroughput": _ANY,
+            },
+        ),
+        "Delete": Shape({"IndexName": _INDEX_NAME}, {}),
+    },
+)
 _STREAM: Final = Shape(
     {"StreamEnabled": Flag()}, {"StreamViewType": Text(words=tuple(map(str, StreamViewType)))}
 )
@@ -188,7 +203,7 @@ DATA: Final = {
         {
             **_OPTIONS,
             "AttributeDefinitions": _DEFINITIONS,
-            "GlobalSecondaryIndexUpdates": Listed(_ANY),
+            "GlobalSecondaryIndexUpdates": Listed(_INDEX_UPDATE),
             "ReplicaUpdates": Listed(_ANY),
         },
     ),

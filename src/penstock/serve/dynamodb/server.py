@@ -220,9 +220,12 @@ async def serving_dynamodb(
     that had begun is done twice. Raises ConfigError if the port is taken.
     """
     endpoint = await asyncio.to_thread(Endpoint, store, config, clock)
-    server = _Server(endpoint, OPERATIONS, config, config.keys)
-    async with _serving(server, stop_seconds=stop_seconds) as address:
-        yield address
+    try:
+        server = _Server(endpoint, OPERATIONS, config, config.keys)
+        async with _serving(server, stop_seconds=stop_seconds) as address:
+            yield address
+    finally:
+        await asyncio.to_thread(endpoint.close)
 
 
 @asynccontextmanager

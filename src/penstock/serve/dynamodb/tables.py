@@ -7,13 +7,13 @@ from msgspec import Struct
 
 from penstock.serve.dynamodb.endpoint import Endpoint
 from penstock.serve.dynamodb.errors import WireError, validation
-from penstock.serve.dynamodb.indexes import described_indexes, indexes_of
-from penstock.serve.dynamodb.keys import INVALID, attributes
+from penstock.serve.dynamodb.indexes import described_indexes, key_types
+from penstock.serve.dynamodb.keys import INVALID
 from penstock.serve.dynamodb.names import is_offered, table_id
 from penstock.serve.dynamodb.places import key_schema_of
 from penstock.serve.dynamodb.schemas import table_schema
+from penstock.serve.dynamodb.updating import IndexChanges, index_changes, refuse_same_units
 from penstock.store import (
-    KeyType,
     Retention,
     StreamViewType,
     Table,
@@ -26,7 +26,6 @@ PAGE_MAX: Final = 100
 TAGS_MAX: Final = 50
 UNITS_MAX: Final = 1_000_000_000_000
 _NOT_OFFERED: Final = {
-    "GlobalSecondaryIndexUpdates": "changes of indexes",
     "ReplicaUpdates": "global tables",
     "ResourcePolicy": "resource policies",
 }
@@ -71,7 +70,11 @@ def create_table(endpoint: Endpoint, request: dict[str, Any]) -> dict[str, Any]:
 
 
 def update_table(endpoint: Endpoint, request: dict[str, Any]) -> dict[str, Any]:
-    """Enable or disable a table's stream, or change what it is billed by, and its protection."""
+    """Enable or disable a table's stream, make or delete an index, or change how a table is billed
+    and protected.
+
+    An index that is made refuses to be read until DescribeTable says that it is ACTIVE.
+    """
     _refuse_unoffered(request)
     name = endpoint.name(request)
     stream = request.get("StreamSpecification")
@@ -85,6 +88,7 @@ def update_table(endpoint: Endpoint, request: dict[str, Any]) -> dict[str, Any]:
         "DeletionProtectionEnabled",
         "OnDemandThroughput",
         "WarmThroughput",
+        "GlobalSecondaryIndexUpdates",
     }
     if not changed.intersection(request):
         raise validation(
@@ -99,15 +103,28 @@ def update_table(endpoint: Endpoint, request: dict[str, Any]) -> dict[str, Any]:
                 if table.stream is not None
                 else f"Table has no stream to disable: TableName: {name}"
             )
-        settings = _settings(request, settings_of(transaction.beside(name)))
+        before = settings_of(transaction.beside(name))
+        settings = _settings(request, before)
+        _refuse_provisioned(request, before)
+        changes = index_changes(request, table, settings.billing)
         transaction.put_beside(name, _encoder.encode(settings))
+        for index, index_settings in changes.settings.items():
+            transaction.put_beside_index(name, index, index_settings.encoded())
+    if changes.deleted is not None:
+        endpoint.store.drop_index(name, changes.deleted)
+    if changes.made is not None:
+        endpoint.maker.make(name, changes.made)
     if stream is not None and stream["StreamEnabled"]:
         view = StreamViewType(stream["StreamViewType"])
         endpoint.store.enable_stream(name, view, retention=_retention(endpoint))
     elif stream is not None:
         endpoint.store.disable_stream(name)
     with endpoint.store.view() as inside:
-        return {"TableDescription": _described(endpoint, inside, name)}
+        described = _described(endpoint, inside, name)
+    if changes.made is not None or changes.deleted is not None:
+        before_them = described_indexes(table, described["TableArn"])
+        described |= _under_way(described, before_them, changes)
+    return {"TableDescription": described}
 
 
 def describe_table(endpoint: Endpoint, request: dict[str, Any]) -> dict[str, Any]:
@@ -272,7 +289,7 @@ def _described(endpoint: Endpoint, inside: View, name: str) -> dict[str, Any]:
         "KeySchema": key_schema_of(table.key_names),
         "AttributeDefinitions": [
             {"AttributeName": name, "AttributeType": type_.value}
-            for name, type_ in _key_types(table).items()
+            for name, type_ in key_types(table).items()
         ],
         "ProvisionedThroughput": {
             "NumberOfDecreasesToday": 0,
@@ -296,15 +313,36 @@ def _described(endpoint: Endpoint, inside: View, name: str) -> dict[str, Any]:
     return described
 
 
-def _key_types(table: Table) -> dict[str, KeyType]:
-    """The types of the key attributes of a table and its indexes, by their names."""
-    types: dict[str, KeyType] = {}
-    for one in (
-        *attributes(table),
-        *(attribute for index in indexes_of(table) for attribute in attributes(index)),
-    ):
-        types.setdefault(one.name, one.type)
-    return types
+def _under_way(
+    described: dict[str, Any], before: dict[str, Any], changes: IndexChanges
+) -> dict[str, Any]:
+    """What the answer to UpdateTable says of an index that is made or deleted: that it is begun."""
+    member = "GlobalSecondaryIndexes"
+    indexes: list[dict[str, Any]] = described.get(member, [])
+    if changes.made is not None:
+        indexes = [
+            {**one, "IndexStatus": "CREATING", "Backfilling": False}
+            if one["IndexName"] == changes.made.name
+            else one
+            for one in indexes
+        ]
+    for one in before.get(member, []):
+        if one["IndexName"] == changes.deleted:
+            indexes = [*indexes, {**one, "IndexStatus": "DELETING"}]
+    return {"TableStatus": "UPDATING", member: indexes}
+
+
+def _refuse_provisioned(request: dict[str, Any], before: Settings) -> None:
+    """Refuse capacities that are what they were, and none where some are needed."""
+    units = request.get("ProvisionedThroughput")
+    if units is None:
+        if request.get("BillingMode") == "PROVISIONED" and not before.read_units:
+            raise validation(
+                f"{INVALID}ProvisionedThroughput must be specified when BillingMode is PROVISIONED"
+            )
+        return
+    requested = (units["ReadCapacityUnits"], units["WriteCapacityUnits"])
+    refuse_same_units("table", "table", (before.read_units, before.write_units), requested)
 
 
 def _created_view(stream: dict[str, Any] | None) -> StreamViewType | None:
