@@ -4,6 +4,7 @@ from typing import Any
 
 from penstock.clocks import Clock, SystemClock
 from penstock.serve.dynamodb.config import DynamoConfig
+from penstock.serve.dynamodb.counting import Counter
 from penstock.serve.dynamodb.errors import not_found
 from penstock.serve.dynamodb.iterators import Minter, iterator_key
 from penstock.serve.dynamodb.making import IndexMaker
@@ -20,12 +21,14 @@ class Endpoint:
         self.config = config
         self.names = Names(config.region, config.account)
         self.minter = Minter(iterator_key(store.path), seconds=config.iterator_seconds)
-        self.maker = IndexMaker(store)
         self._clock = clock or SystemClock()
+        self.maker = IndexMaker(store)
+        self.counter = Counter(store, self._clock)
 
     def close(self) -> None:
         """Stop what goes on behind requests."""
         self.maker.close()
+        self.counter.close()
 
     @property
     def now_ms(self) -> int:

@@ -5,7 +5,7 @@ the protocol beyond that is kept with it (`Index.kept`). An index that was made 
 described as a global one that projects everything, and refuses no write.
 """
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final, Literal
 
 import msgspec
@@ -131,13 +131,20 @@ def _refuse_empty(index: Index, name: str, value: str | bytes, *, updated: bool)
 # --- descriptions ---------------------------------------------------------------------------------
 
 
-def described_indexes(table: Table, table_arn: str) -> dict[str, Any]:
-    """The members of a table's description that describe its indexes."""
+def described_indexes(
+    table: Table, table_arn: str, sizes: Mapping[int, dict[str, int]]
+) -> dict[str, Any]:
+    """The members of a table's description that describe its indexes.
+
+    `sizes` are what is told of how much is in them, by their numbers, where that is known.
+    """
     described: dict[str, list[dict[str, Any]]] = {}
     for index in indexes_of(table):
         settings = settings_of(index)
         member = f"{'Local' if settings.local else 'Global'}SecondaryIndexes"
-        described.setdefault(member, []).append(_described(index, settings, table_arn))
+        described.setdefault(member, []).append(
+            {**_described(index, settings, table_arn), **sizes.get(index.id, {})}
+        )
     return described
 
 

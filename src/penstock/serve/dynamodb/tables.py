@@ -122,13 +122,13 @@ def update_table(endpoint: Endpoint, request: dict[str, Any]) -> dict[str, Any]:
     with endpoint.store.view() as inside:
         described = _described(endpoint, inside, name)
     if changes.made is not None or changes.deleted is not None:
-        before_them = described_indexes(table, described["TableArn"])
+        before_them = described_indexes(table, described["TableArn"], {})
         described |= _under_way(described, before_them, changes)
     return {"TableDescription": described}
 
 
 def describe_table(endpoint: Endpoint, request: dict[str, Any]) -> dict[str, Any]:
-    """A table, without its size: counting its items would look at each."""
+    """A table, its indexes, and how much they hold."""
     with endpoint.store.view() as inside:
         return {"Table": _described(endpoint, inside, endpoint.name(request))}
 
@@ -280,6 +280,11 @@ def _described(endpoint: Endpoint, inside: View, name: str) -> dict[str, Any]:
     table = endpoint.table(inside, name, named=True)
     settings = settings_of(inside.beside(table))
     arn = endpoint.names.table_arn(table.name)
+    amounts = endpoint.counter.of(inside, table)
+    sizes = {
+        number: {"ItemCount": amount.items, "IndexSizeBytes": amount.bytes}
+        for number, amount in ({} if amounts is None else amounts.indexes).items()
+    }
     described: dict[str, Any] = {
         "TableName": table.name,
         "TableArn": arn,
@@ -297,8 +302,10 @@ def _described(endpoint: Endpoint, inside: View, name: str) -> dict[str, Any]:
             "WriteCapacityUnits": settings.write_units,
         },
         "DeletionProtectionEnabled": settings.protected,
-        **described_indexes(table, arn),
+        **described_indexes(table, arn, sizes),
     }
+    if amounts is not None:
+        described |= {"ItemCount": amounts.table.items, "TableSizeBytes": amounts.table.bytes}
     if settings.billing == "PAY_PER_REQUEST":
         described["BillingModeSummary"] = {"BillingMode": "PAY_PER_REQUEST"}
     streams = [stream for stream in inside.streams() if stream.table_id == table.id]

@@ -1,0 +1,54 @@
+"""How much DescribeTable says that tables and indexes hold."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.serve.dynamodb import counting
+from tests.serve.dynamodb.support import Served, served
+from tests.serve.dynamodb.test_indexes import index, keys, typed
+from tests.store.support import SetClock
+from tests.waiting import wait_until
+
+TABLE: Any = {
+    "KeySchema": keys("id"),
+    "AttributeDefinitions": typed(id="S", state="S"),
+    "BillingMode": "PAY_PER_REQUEST",
+    "GlobalSecondaryIndexes": [index("open", "state", projection="KEYS_ONLY")],
+}
+
+
+def described(everything: Served, name: str) -> Any:
+    return everything.client.describe_table(TableName=name)["Table"]
+
+
+def test_a_small_table_is_counted_when_it_is_described(shared: Served) -> None:
+    told = shared.client.create_table(TableName="counted", **TABLE)["TableDescription"]
+    assert (told["ItemCount"], told["TableSizeBytes"]) == (0, 0)
+    table = shared.resource.Table("counted")
+    table.put_item(Item={"id": "k", "v": "12345"})
+    table.put_item(Item={"id": "l", "state": "x", "v": "1"})
+    found = described(shared, "counted")
+    assert (found["ItemCount"], found["TableSizeBytes"]) == (2, 20)
+    (one,) = found["GlobalSecondaryIndexes"]
+    assert (one["ItemCount"], one["IndexSizeBytes"]) == (1, 9)
+
+
+def test_a_large_table_is_counted_beside_requests_and_not_too_often(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(counting, "_AT_ONCE_ITEMS", 2)
+    clock = SetClock()
+    with served(tmp_path, clock=clock) as everything:
+        table = everything.resource.create_table(TableName="table", **TABLE)
+        for number in range(5):
+            table.put_item(Item={"id": f"{number}", "state": "x"})
+        wait_until(lambda: described(everything, "table").get("ItemCount") == 5)
+        (one,) = described(everything, "table")["GlobalSecondaryIndexes"]
+        assert one["ItemCount"] == 5
+        table.put_item(Item={"id": "more"})
+        clock.pass_(6 * 3600 - 1)
+        assert described(everything, "table")["ItemCount"] == 5
+        clock.pass_(2)
+        wait_until(lambda: described(everything, "table")["ItemCount"] == 6)
