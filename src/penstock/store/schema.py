@@ -1,5 +1,6 @@
 """What a table and its stream are, as the catalog keeps them."""
 
+import math
 from decimal import Decimal
 from enum import StrEnum
 from typing import Any, Final
@@ -151,8 +152,8 @@ class Table(Struct, frozen=True, kw_only=True):
         return {name: item[name] for name in self.key_names}
 
     def expires_at(self, item: Item, *, now_ms: int) -> int | None:
-        """The second from which an item that is written now is no longer there; None: never (0,
-        absent, no number, more than five years ago).
+        """The second from which an item that is written now is no longer there; None: never (0 or
+        less, absent, no number, more than five years ago).
 
         The item is one that can be kept (`encode_item`).
         """
@@ -161,9 +162,9 @@ class Table(Struct, frozen=True, kw_only=True):
         value = item.get(self.ttl_attribute)
         if isinstance(value, bool) or not isinstance(value, int | Decimal):
             return None
-        # In the form in which it is read back: that it was written as Decimal means nothing.
-        second = number(value)
-        if not isinstance(second, int) or second < max(1, now_ms // 1000 - _PAST_SECONDS_MAX):
+        # A part of a second is over when the second is: what expires at 10.5 is gone from 11 on.
+        second = math.ceil(number(value))
+        if second < max(1, now_ms // 1000 - _PAST_SECONDS_MAX):
             return None
         return min(second, _SECOND_MAX)
 

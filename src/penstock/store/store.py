@@ -316,9 +316,9 @@ class Store(Indexes):
     def set_ttl(self, table: str, attribute: str | None) -> None:
         """Let items expire at the second that `attribute` says; None: never.
 
-        A number that is not integral or not above 0, one more than five years before the item is
-        written (or this is called), anything else, and no attribute mean never. Looks at every
-        item, in one transaction.
+        A part of a second counts as a whole one. A number that is not above 0, one more than five
+        years before the item is written (or this is called), anything else, and no attribute mean
+        never. Looks at every item, in one transaction.
         """
         with self._writing() as txn:
             schema = self._table(txn, table)
