@@ -37,11 +37,29 @@ _NESTED: Final = (
 )
 _WRITTEN: Final = re.compile(r"([+-]?)([0-9]*)(?:\.([0-9]*))?(?:[eE]([+-]?[0-9]+))?")
 _TYPES: Final = frozenset(ValueType)
+NAME_BYTES_MAX: Final = 65_535
+NAME_TOO_LONG: Final = (
+    "1 validation error detected: Attribute name is too large, must be less than 65536 bytes"
+)
 
 
 def decode_attributes(json: object) -> Item:
     """The item of {"name": {"S": ...}, ...}."""
-    return {name: decode_value(value) for name, value in members_of(json).items()}
+    return {name: decode_value(value) for name, value in named(members_of(json)).items()}
+
+
+def named(members: dict[str, object]) -> dict[str, object]:
+    """Members whose names are those of attributes. Raises ValueRefusedError for one too long."""
+    for name in members:
+        refuse_name(name)
+    return members
+
+
+def refuse_name(name: str) -> None:
+    """Raise ValueRefusedError for more than an attribute's name may have."""
+    # No character has less than one byte or more than four.
+    if len(name) * 4 > NAME_BYTES_MAX and len(name.encode(errors="surrogatepass")) > NAME_BYTES_MAX:
+        raise ValueRefusedError(NAME_TOO_LONG)
 
 
 def encode_attributes(item: Item) -> dict[str, Any]:
@@ -229,7 +247,7 @@ def _elements(json: object, depth: int) -> list[Value]:
 
 
 def _mapping(json: object, depth: int) -> dict[str, Value]:
-    members = members_of(json, "Expected map or null")
+    members = named(members_of(json, "Expected map or null"))
     deeper = _deeper(depth)
     return {name: decode_value(value, deeper) for name, value in members.items()}
 

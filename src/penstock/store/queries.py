@@ -29,6 +29,10 @@ class Range(NamedTuple):
     first: bytes
     before: bytes | None
 
+    def has(self, key: bytes) -> bool:
+        """Whether a key is one of them."""
+        return self.first <= key and (self.before is None or key < self.before)
+
 
 class ItemPage(NamedTuple):
     """What a query or scan found."""

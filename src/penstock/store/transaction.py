@@ -36,7 +36,7 @@ from penstock.store.retention import prune
 from penstock.store.schema import Stream, Table
 from penstock.store.shards import ShardLimits, is_due, seal
 from penstock.store.times import Times
-from penstock.store.updates import Update, Updated, apply
+from penstock.store.updates import Update, Updated, apply, refuse_key_updates
 from penstock.store.values import Encoded, Item, decode_item, encode_item
 
 _PRUNE_STEP: Final = 16
@@ -179,9 +179,10 @@ class Transaction:
         current = self._current(place)
         old = self._checked(schema, current, condition, expected_version)
         base = schema.keys_of(key) if old is None else old
-        new = apply(update, base, keys=schema.key_names)
         if old is None and not update.creates:
+            refuse_key_updates(update, schema.key_names)
             return Updated(None, base)
+        new = apply(update, base, keys=schema.key_names)
         self._replace(schema, place, current, new, encode_item(new))
         return Updated(old, new)
 

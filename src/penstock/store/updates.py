@@ -242,9 +242,7 @@ def apply(update: Update, item: Item, *, keys: Collection[str] = ()) -> Item:
     action that does not fit what it finds (with DynamoDB's text as `dynamodb`), and
     NumberRefusedError for a number that is not exact in 38 digits.
     """
-    for action in update.actions:
-        if action.path[0] in keys:
-            raise KeyAttributeUpdateError(str(action.path[0]))
+    refuse_key_updates(update, keys)
     changes = list[tuple[Path, Value | Absent]]()
     missing: list[UpdateTypeMismatchError] = []
     for action in update.actions:
@@ -265,6 +263,13 @@ def apply(update: Update, item: Item, *, keys: Collection[str] = ()) -> Item:
     if missing:
         raise missing[0]
     return rewrite(item, changes)
+
+
+def refuse_key_updates(update: Update, keys: Collection[str]) -> None:
+    """Raise KeyAttributeUpdateError for a path at or in one of `keys`."""
+    for action in update.actions:
+        if action.path[0] in keys:
+            raise KeyAttributeUpdateError(str(action.path[0]))
 
 
 class _MissingError(Exception):

@@ -173,7 +173,38 @@ def test_a_page_ends_at_a_mebibyte(shared: Served) -> None:
                 "ExpressionAttributeValues": {":v": {"S": "a"}},
                 "ExclusiveStartKey": {"id": {"S": "b"}, "n": {"N": "1"}},
             },
-            "The provided starting key is outside query boundaries",
+            "The provided starting key is outside query boundaries based on provided conditions",
+        ),
+        (
+            "Query",
+            {
+                "KeyConditionExpression": "id = :v AND n > :n",
+                "ExpressionAttributeValues": {":v": {"S": "a"}, ":n": {"N": "5"}},
+                "ExclusiveStartKey": {"id": {"S": "a"}, "n": {"N": "5"}},
+            },
+            "The provided starting key does not match the range key predicate",
+        ),
+        (
+            "Scan",
+            {
+                "ExclusiveStartKey": {"id": {"S": "a"}, "n": {"N": "5"}},
+                "Segment": 9,
+                "TotalSegments": 10,
+            },
+            (
+                "The provided starting key is invalid: Invalid ExclusiveStartKey. Please use "
+                "ExclusiveStartKey with correct Segment. TotalSegments: 10 Segment: 9"
+            ),
+        ),
+        (
+            "Scan",
+            {"ConditionalOperator": "OR"},
+            "ConditionalOperator cannot be used without Filter or Expected",
+        ),
+        (
+            "Scan",
+            {"ConditionalOperator": "OR", "ScanFilter": {"a": {"ComparisonOperator": "NULL"}}},
+            "ConditionalOperator can only be used when Filter or Expected has two or more elements",
         ),
         (
             "Scan",

@@ -260,6 +260,10 @@ IMPOSSIBLE: Any = [
         "defined in AttributeDefinitions",
     ),
     (
+        {"AttributeDefinitions": 2 * KEY["AttributeDefinitions"]},
+        "Attribute Name is duplicated: id",
+    ),
+    (
         {"BillingMode": "PROVISIONED"},
         INVALID + "ReadCapacityUnits and WriteCapacityUnits must both be specified when "
         "BillingMode is PROVISIONED",

@@ -107,4 +107,4 @@ def _write(endpoint: Endpoint, table: str, request: dict[str, Any]) -> Write:
     kind, one = given[0]
     operation = "PutItem" if kind == "PutRequest" else "DeleteItem"
     members = {name: value for name, value in one.items() if name in {"Item", "Key"}}
-    return Write(operation, endpoint, {"TableName": table, **members})
+    return Write(operation, endpoint, {"TableName": table, **members}, batched=True)

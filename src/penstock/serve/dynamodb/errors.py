@@ -59,6 +59,13 @@ class WireError(PenstockError):
         return {"__type": kind, member: str(self), **self.facts}
 
 
+class EmptyKeyError(WireError):
+    """A key that is an empty text: refused before a transaction begins, which others cancel."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__("ValidationException", message)
+
+
 def validation(message: str) -> WireError:
     """A request that means nothing."""
     return WireError("ValidationException", message)

@@ -11,7 +11,7 @@ from typing import Any, Final, Literal
 import msgspec
 from msgspec import Struct
 
-from penstock.serve.dynamodb.errors import validation
+from penstock.serve.dynamodb.errors import EmptyKeyError, validation
 from penstock.serve.dynamodb.keys import INVALID, attributes, refuse_length
 from penstock.serve.dynamodb.names import is_offered
 from penstock.serve.dynamodb.places import key_schema_of
@@ -118,11 +118,11 @@ def _refuse_empty(index: Index, name: str, value: str | bytes, *, updated: bool)
     kind = "string" if isinstance(value, str) else "binary"
     invalid = f"The AttributeValue for a key attribute cannot contain an empty {kind} value."
     if updated:
-        raise validation(
+        raise EmptyKeyError(
             f"One or more parameter values are not valid. The update expression attempted to "
             f"update a secondary index key to a value that is not supported. {invalid}"
         )
-    raise validation(
+    raise EmptyKeyError(
         f"One or more parameter values are not valid. A value specified for a secondary index key "
         f"is not supported. {invalid} IndexName: {index.name}, IndexKey: {name}"
     )

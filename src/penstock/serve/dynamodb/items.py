@@ -49,8 +49,11 @@ class Write:
     Made of what a request says; `do` is given a transaction. What it raises has changed nothing.
     """
 
-    def __init__(self, operation: str, endpoint: Endpoint, request: dict[str, Any]) -> None:
+    def __init__(
+        self, operation: str, endpoint: Endpoint, request: dict[str, Any], *, batched: bool = False
+    ) -> None:
         self._operation = operation
+        self._batched = batched
         self._endpoint = endpoint
         self._expressions = read_request(request, operation)
         self.table_name = endpoint.name(request)
@@ -60,7 +63,7 @@ class Write:
         """The table and the key of the item. Raises WireError for what is no key of the table."""
         table = self._endpoint.table(transaction, self.table_name)
         if self._operation == "PutItem":
-            check_item(table, self._attributes)
+            check_item(table, self._attributes, batched=self._batched)
             refuse_item(table, self._attributes)
             key = table.keys_of(self._attributes)
         else:

@@ -2,7 +2,7 @@
 
 from typing import Any, Final
 
-from penstock.serve.dynamodb.errors import WireError, validation
+from penstock.serve.dynamodb.errors import EmptyKeyError, validation
 from penstock.store import Item, Table
 from penstock.store.keys import PARTITION_BYTES_MAX, SORT_BYTES_MAX, KeyAttribute, KeyType
 from penstock.store.kinds import type_of
@@ -22,9 +22,12 @@ def check_key(table: Table, key: Item, *, said: str = "") -> None:
         refuse_value(attribute, key[attribute.name], sort=attribute is table.sort_key)
 
 
-def check_item(table: Table, item: Item) -> None:
-    """Raise WireError unless an item has a key of the table."""
+def check_item(table: Table, item: Item, *, batched: bool = False) -> None:
+    """Raise WireError unless an item has a key of the table. In a batch all misfits are one."""
     for attribute in attributes(table):
+        fits = attribute.name in item and type_of(item[attribute.name]).value == attribute.type
+        if batched and not fits:
+            raise validation(MISFIT)
         if attribute.name not in item:
             raise validation(f"{INVALID}Missing the key {attribute.name} in the item")
         actual = type_of(item[attribute.name]).value
@@ -47,7 +50,10 @@ def refuse_value(attribute: KeyAttribute, value: Any, *, sort: bool) -> None:
         return
     if not value:
         kind = "string" if attribute.type is KeyType.STRING else "binary"
-        raise _not_valid(f"cannot contain an empty {kind} value. Key: {attribute.name}")
+        raise EmptyKeyError(
+            f"One or more parameter values are not valid. The AttributeValue for a key attribute "
+            f"cannot contain an empty {kind} value. Key: {attribute.name}"
+        )
     refuse_length(attribute, value, sort=sort)
 
 
@@ -66,9 +72,3 @@ def refuse_length(attribute: KeyAttribute, value: Any, *, sort: bool) -> None:
             f"{INVALID}Size of hashkey has exceeded the maximum size limit of"
             f"{PARTITION_BYTES_MAX} bytes"
         )
-
-
-def _not_valid(what: str) -> WireError:
-    return validation(
-        f"One or more parameter values are not valid. The AttributeValue for a key attribute {what}"
-    )

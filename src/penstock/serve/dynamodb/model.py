@@ -35,7 +35,7 @@ _COLLECTIONS: Final = Text(words=("SIZE", "NONE"))
 _ON_FAILURE: Final = Text(words=("ALL_OLD", "NONE"))
 _RETURNED: Final = Text(words=("NONE", "ALL_OLD", "UPDATED_OLD", "ALL_NEW", "UPDATED_NEW"))
 _OPERATOR: Final = Text(words=("AND", "OR"))
-_KEY: Final = Mapped(_ANY, key=Text(0, 65_535))
+_KEY: Final = Mapped(_ANY)
 
 _EXPRESSED: Final = {
     "ExpressionAttributeNames": _ANY,

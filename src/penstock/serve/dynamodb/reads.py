@@ -101,12 +101,18 @@ def query(endpoint: Endpoint, request: dict[str, Any]) -> dict[str, Any]:
         bound = None
         if wanted.sort is not None:
             bound = SortBound(wanted.sort.op, cast("tuple[Scalar, ...]", wanted.sort.values))
+        keys = partition_range(keyed, partition, bound)
         if start is not None:
             _refuse_start(source, start, said="")
-            place, (first, before) = keyed.key(start), partition_range(keyed, partition, None)
-            if place < first or (before is not None and place >= before):
-                raise validation("The provided starting key is outside query boundaries")
-        keys = partition_range(keyed, partition, bound)
+            if not partition_range(keyed, partition, None).has(keyed.key(start)):
+                raise validation(
+                    "The provided starting key is outside query boundaries based on provided "
+                    "conditions"
+                )
+            if source.index is None and keyed.sort_key is None:
+                raise validation("The query can return at most one row and cannot be restarted")
+            if not keys.has(keyed.key(start)):
+                raise validation("The provided starting key does not match the range key predicate")
         page = source.page(view, request, asked, keys, start, endpoint.now_ms)
     return _answer(request, name, source, asked, page)
 
@@ -127,8 +133,7 @@ def scan(endpoint: Endpoint, request: dict[str, Any]) -> dict[str, Any]:
             keys = segment_range(source.keyed, request["Segment"], request["TotalSegments"])
         if start is not None:
             _refuse_start(source, start, said=f": {MISFIT}")
-            place = source.keyed.key(start)
-            if place < keys.first or (keys.before is not None and place >= keys.before):
+            if not keys.has(source.keyed.key(start)):
                 raise validation(
                     f"The provided starting key is invalid: Invalid ExclusiveStartKey. Please use "
                     f"ExclusiveStartKey with correct Segment. TotalSegments: "

@@ -31,7 +31,7 @@ def attribute_types(definitions: list[dict[str, str]]) -> Types:
     for one in definitions:
         name = one["AttributeName"]
         if name in types:
-            raise validation(f"{INVALID}Duplicate AttributeName in AttributeDefinitions: {name}")
+            raise validation(f"Attribute Name is duplicated: {name}")
         types[name] = KeyType(one["AttributeType"])
     return types
 

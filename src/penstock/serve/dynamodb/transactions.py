@@ -6,6 +6,8 @@ whoever sends the request again, after a lost answer or a restart, does nothing 
 
 import hashlib
 from collections import defaultdict
+from collections.abc import Callable
+from functools import partial
 from typing import Any, Final
 
 import msgspec
@@ -20,12 +22,18 @@ from penstock.serve.dynamodb.capacity import (
     written_size,
 )
 from penstock.serve.dynamodb.endpoint import Endpoint
-from penstock.serve.dynamodb.errors import CONDITION_FAILED, WireError, validation, wire_error
+from penstock.serve.dynamodb.errors import (
+    CONDITION_FAILED,
+    EmptyKeyError,
+    WireError,
+    validation,
+    wire_error,
+)
 from penstock.serve.dynamodb.items import Write, Written, collections_of, failed, projected
 from penstock.serve.dynamodb.keys import check_key
-from penstock.store import ConditionCheckFailedError, RefusedError, Transaction
+from penstock.store import ConditionCheckFailedError, Item, RefusedError, Table, Transaction
 from penstock.store.attributevalue import decode_attributes
-from penstock.store.expressions.request import read_request
+from penstock.store.expressions.request import RequestExpressions, read_request
 
 TOKEN_SECONDS: Final = 600
 BYTES_MAX: Final = 4 << 20
@@ -38,30 +46,29 @@ _OPERATIONS: Final = {
     "Delete": "DeleteItem",
     "Update": "UpdateItem",
 }
+_NO_REASON: Final = {"Code": "None"}
 
 
 def transact_write_items(endpoint: Endpoint, request: dict[str, Any]) -> dict[str, Any]:
     """At most 100 writes and checks, all done or none, no two of one item, at most 4 MiB of items.
 
-    Raises TransactionCanceledException, with a reason for each.
+    Raises TransactionCanceledException, with a reason for each. Keys are looked at first.
     """
     actions = [_action(one) for one in request["TransactItems"]]
     writes = [Write(_OPERATIONS[kind], endpoint, asked) for kind, asked in actions]
     written = list[Written]()
     with endpoint.store.transact() as transaction:
+        _cancel_if_any([_reason(partial(write.key, transaction)) for write in writes])
         refuse_duplicates(transaction, writes, _TWICE)
         if not _is_repeated(transaction, request):
             reasons, size = list[dict[str, Any]](), 0
             for write, (_, asked) in zip(writes, actions, strict=True):
-                reason, done = _do(transaction, write, asked)
-                reasons.append(reason)
-                if done is not None:
-                    written.append(done)
-                    size += written_size(done.old, done.new)
+                reasons.append(_reason(partial(_do, transaction, write, written), asked))
+                if reasons[-1] is _NO_REASON:
+                    size += written_size(written[-1].old, written[-1].new)
                 if size > BYTES_MAX:
                     raise validation(_TOO_LARGE)
-            if any(reason["Code"] != "None" for reason in reasons):
-                raise _cancelled(reasons)
+            _cancel_if_any(reasons)
     told: dict[str, Any] = {}
     if wants_capacity(request):
         spent = defaultdict[str, Spent](Spent)
@@ -79,10 +86,10 @@ def transact_get_items(endpoint: Endpoint, request: dict[str, Any]) -> dict[str,
     answers, spent = list[dict[str, Any]](), defaultdict[str, Spent](Spent)
     seen, read, now_ms = set[bytes](), 0, endpoint.now_ms
     with endpoint.store.view() as view:
-        for get, (expressions, key) in zip(gets, asked, strict=True):
-            table = endpoint.table(view, endpoint.name(get))
-            check_key(table, key)
-            expressions.refuse_keys(table.key_names)
+        tables = [endpoint.table(view, endpoint.name(get)) for get in gets]
+        checked = zip(tables, asked, strict=True)
+        _cancel_if_any([_reason(partial(_check, table, *one)) for table, one in checked])
+        for table, (expressions, key) in zip(tables, asked, strict=True):
             place = table.key(key)
             if place in seen:
                 raise validation(_TWICE)
@@ -95,6 +102,11 @@ def transact_get_items(endpoint: Endpoint, request: dict[str, Any]) -> dict[str,
             answers.append({} if found is None else {"Item": projected(expressions, found)})
             spent[table.name] += Spent(2 * read_units(size, consistent=True))
     return {"Responses": answers, **consumed_each(request, spent, kind="Read")}
+
+
+def _check(table: Table, expressions: RequestExpressions, key: Item) -> None:
+    check_key(table, key)
+    expressions.refuse_keys(table.key_names)
 
 
 def _action(item: dict[str, Any]) -> tuple[str, dict[str, Any]]:
@@ -121,17 +133,31 @@ def _is_repeated(transaction: Transaction, request: dict[str, Any]) -> bool:
     return before is not None
 
 
-def _do(
-    transaction: Transaction, write: Write, asked: dict[str, Any]
-) -> tuple[dict[str, Any], Written | None]:
-    """Do one write; returns its reason to cancel all, with the code None if it has none."""
+def _do(transaction: Transaction, write: Write, written: list[Written]) -> None:
+    written.append(write.do(transaction))
+
+
+def _reason(do: Callable[[], object], asked: dict[str, Any] | None = None) -> dict[str, Any]:
+    """Do something for one action; returns its reason to cancel all, or _NO_REASON.
+
+    Raises what is said of the whole request: that there is no such table, or an empty key.
+    """
     try:
-        return {"Code": "None"}, write.do(transaction)
+        do()
     except ConditionCheckFailedError as error:
         message = {"Message": CONDITION_FAILED}
-        return {"Code": "ConditionalCheckFailed", **message, **failed(error, asked)}, None
+        return {"Code": "ConditionalCheckFailed", **message, **failed(error, asked or {})}
     except (RefusedError, WireError) as error:
-        return {"Code": "ValidationError", "Message": str(wire_error(error))}, None
+        told = wire_error(error)
+        if isinstance(told, EmptyKeyError) or told.name != "ValidationException":
+            raise
+        return {"Code": "ValidationError", "Message": str(told)}
+    return _NO_REASON
+
+
+def _cancel_if_any(reasons: list[dict[str, Any]]) -> None:
+    if any(reason is not _NO_REASON for reason in reasons):
+        raise _cancelled(reasons)
 
 
 def _cancelled(reasons: list[dict[str, Any]]) -> WireError:

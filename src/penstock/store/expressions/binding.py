@@ -169,12 +169,15 @@ def _check_operands(*operands: OperandNode) -> None:
 def _check_call(call: CallNode, allowed: dict[str, int]) -> None:
     _check_function(call, _SETTERS, "in a condition expression")
     if call.name not in allowed:
-        raise InvalidConditionError(
-            f"The function is not allowed to be used this way in an expression; "
-            f"function: {call.name}"
-        )
+        raise _not_this_way(call)
     _check_count(call)
     _check_operands(*call.operands)
+
+
+def _not_this_way(call: CallNode) -> InvalidConditionError:
+    return InvalidConditionError(
+        f"The function is not allowed to be used this way in an expression; function: {call.name}"
+    )
 
 
 def _check_function(call: CallNode, refused: dict[str, int], where: str) -> None:
@@ -213,6 +216,8 @@ def _check_set_value(value: OperandNode | ArithmeticNode | None) -> None:
         case CallNode():
             _check_function(value, {**_CONDITIONS, **_MEASURES}, "in an update expression")
             for operand in value.operands:
+                if isinstance(operand, CallNode) and operand.name == value.name == "list_append":
+                    raise _not_this_way(operand)
                 _check_set_value(operand)
         case ArithmeticNode(_, left, right):
             _check_set_value(left)

@@ -7,7 +7,7 @@ They name whole attributes: a dot in a name is a part of it. The errors' texts a
 
 from typing import Final
 
-from penstock.store.attributevalue import decode_value, elements_of, members_of
+from penstock.store.attributevalue import decode_value, elements_of, members_of, named, refuse_name
 from penstock.store.conditions import (
     And,
     Attr,
@@ -60,7 +60,7 @@ _BEGUN: Final = frozenset({ValueType.STRING, ValueType.BINARY})
 def read_filter(json: object, conditional_operator: object = None) -> Condition | None:
     """The condition of a QueryFilter or ScanFilter; None if it has none."""
     conditions = list[Condition]()
-    for name, given in members_of(json).items():
+    for name, given in named(members_of(json)).items():
         members = members_of(given)
         values = _values(members)
         operator = _operator(name, members)
@@ -72,7 +72,7 @@ def read_filter(json: object, conditional_operator: object = None) -> Condition 
 def read_expected(json: object, conditional_operator: object = None) -> Condition | None:
     """The condition of Expected; None if it has none."""
     conditions = list[Condition]()
-    for name, given in members_of(json).items():
+    for name, given in named(members_of(json)).items():
         members = {key: value for key, value in members_of(given).items() if value is not None}
         _refuse_expected(name, members)
         if "ComparisonOperator" in members:
@@ -120,7 +120,7 @@ def _refuse_expected(name: str, members: dict[str, object]) -> None:
 def read_key_conditions(json: object) -> tuple[KeyClause, ...]:
     """The clauses of KeyConditions."""
     clauses = list[KeyClause]()
-    for name, given in members_of(json).items():
+    for name, given in named(members_of(json)).items():
         members = members_of(given)
         values, operator = _values(members), _operator(name, members)
         _refuse_values(operator, values)
@@ -135,6 +135,7 @@ def read_attributes_to_get(json: object) -> Projection:
     for name in elements_of(json):
         if not isinstance(name, str) or not name:
             raise InvalidConditionError(f"{_INVALID}an attribute's name must not be empty")
+        refuse_name(name)
         if name in names:
             raise InvalidConditionError(f"{_INVALID}Duplicate value in attribute name: {name}")
         names[name] = None
@@ -144,7 +145,7 @@ def read_attributes_to_get(json: object) -> Projection:
 def read_attribute_updates(json: object) -> Update:
     """The update of AttributeUpdates."""
     actions = list[Action]()
-    for name, given in members_of(json).items():
+    for name, given in named(members_of(json)).items():
         members = members_of(given)
         value = members.get("Value")
         decoded = None if value is None else Literal(decode_value(value))
@@ -258,5 +259,12 @@ def _combined(conditions: list[Condition], conditional_operator: object) -> Cond
             f"set: [OR, AND]"
         )
     if len(conditions) < 2:
+        if conditional_operator is not None:
+            raise InvalidConditionError(
+                "ConditionalOperator can only be used when Filter or Expected has two or more "
+                "elements"
+                if conditions
+                else "ConditionalOperator cannot be used without Filter or Expected"
+            )
         return conditions[0] if conditions else None
     return Or(tuple(conditions)) if conditional_operator == "OR" else And(tuple(conditions))

@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping
 from typing import Final, Self, cast
 
-from penstock.store.attributevalue import decode_value, members_of
+from penstock.store.attributevalue import NAME_TOO_LONG, decode_value, members_of, refuse_name
 from penstock.store.errors import (
     InvalidConditionError,
     MalformedValueError,
@@ -44,6 +44,8 @@ class Placeholders:
                 try:
                     decoded[key] = decode_value(json)
                 except ValueRefusedError as error:
+                    if dynamodb_text(error) == NAME_TOO_LONG:
+                        raise
                     raise InvalidConditionError(
                         f"ExpressionAttributeValues contains invalid value: "
                         f"{dynamodb_text(error)} for key {key}"
@@ -109,3 +111,4 @@ def _refuse_names(names: Mapping[str, object]) -> None:
                 f"ExpressionAttributeNames contains invalid value: Empty attribute name for key "
                 f"{key}"
             )
+        refuse_name(name)

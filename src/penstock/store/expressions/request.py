@@ -156,10 +156,13 @@ def _condition(
         text = _text(given, parameter, parameters)
         if text is not None:
             return parse_condition(text, placeholders, parameter=parameter)
+    operator = given.get("ConditionalOperator")
     for parameter in ("Expected", "QueryFilter", "ScanFilter"):
         if parameter in parameters.legacy and parameter in given:
             read = legacy.read_expected if parameter == "Expected" else legacy.read_filter
-            return read(given[parameter], given.get("ConditionalOperator"))
+            return read(given[parameter], operator)
+    if operator is not None and "ConditionalOperator" in parameters.legacy:
+        raise InvalidConditionError("ConditionalOperator cannot be used without Filter or Expected")
     return None
 
 
