@@ -500,6 +500,23 @@ def test_the_data_plane_is_not_offered(tmp_path: Path) -> None:
         assert body["__type"].endswith("#UnknownOperationException")
 
 
+def test_a_captured_table_exists_to_who_would_create_it(tmp_path: Path) -> None:
+    with captured(tmp_path) as service:
+        service.append(*life())
+        request: Any = {
+            "KeySchema": [{"AttributeName": "_id", "KeyType": "HASH"}],
+            "AttributeDefinitions": [{"AttributeName": "_id", "AttributeType": "S"}],
+            "BillingMode": "PAY_PER_REQUEST",
+        }
+        assert service.refused("CreateTable", TableName=TABLE, **request) == (
+            "ResourceInUseException",
+            f"Table already exists: {TABLE}",
+        )
+        name, text = service.refused("CreateTable", TableName="shop.db.other", **request)
+        assert name == "ValidationException"
+        assert text.endswith("makes no table: shop.db.other")
+
+
 def test_a_list_of_streams_comes_in_pages(tmp_path: Path) -> None:
     with captured(tmp_path) as service:
         service.append(*(commit(told(n, {"_id": 1}, collection=f"c{n}")) for n in range(1, 8)))

@@ -1,5 +1,6 @@
 """What goes over HTTP beside the operations themselves, and who may ask for them."""
 
+import gzip
 import select
 import socket
 import urllib.error
@@ -73,9 +74,58 @@ def test_what_is_no_request_is_told_so(shared: Served, target: str, body: bytes,
     assert told["message"]
 
 
+@pytest.mark.parametrize(
+    "operation", ["ExecuteStatement", "BatchExecuteStatement", "ExecuteTransaction"]
+)
+def test_partiql_is_not_supported_and_says_so(shared: Served, operation: str) -> None:
+    assert shared.refused(operation, Statement="SELECT * FROM t") == (
+        "UnknownOperationException",
+        f"{operation}: PartiQL is not supported. Use GetItem, Query, PutItem and their like.",
+    )
+
+
 def test_members_that_are_not_known_or_null_are_passed_over(shared: Served) -> None:
     status, _, _ = shared.post(LIST, {"Limit": None, "Unknown": {"a": 1}})
     assert status == 200
+
+
+@pytest.mark.parametrize(
+    ("encoding", "packed"),
+    [
+        ("gzip", gzip.compress(b'{"Limit":') + gzip.compress(b" 0}")),
+        ("GZIP", gzip.compress(b'{"Limit": 0}')),
+        ("deflate", zlib.compress(b'{"Limit": 0}')),
+    ],
+    ids=["two members", "capitals", "deflate"],
+)
+def test_a_body_may_be_compressed(shared: Served, encoding: str, packed: bytes) -> None:
+    status, told, _ = shared.post(LIST, packed, {"Content-Encoding": encoding})
+    assert status == 400
+    assert "Value '0' at 'limit'" in told["message"]
+
+
+@pytest.mark.parametrize(
+    "packed",
+    [b"{}", gzip.compress(b"{}")[:-4], gzip.compress(b"{}") + b"x"],
+    ids=["plain", "cut", "more"],
+)
+def test_a_body_that_is_not_what_its_encoding_says_is_refused(
+    shared: Served, packed: bytes
+) -> None:
+    status, told, _ = shared.post(LIST, packed, {"Content-Encoding": "gzip"})
+    assert (status, told["__type"]) == (400, "com.amazon.coral.service#SerializationException")
+
+
+def test_a_compressed_body_has_the_limit_of_any_other(tmp_path: Path) -> None:
+    def listed(everything: Served, size: int) -> int:
+        packed = gzip.compress(b"{}".ljust(size))
+        assert len(packed) < 2000
+        return everything.post(LIST, packed, {"Content-Encoding": "gzip"})[0]
+
+    with served(tmp_path, request_bytes_max=100_000) as everything:
+        assert listed(everything, 100_000) == 200
+        assert listed(everything, 100_001) == 413
+        assert listed(everything, 1_000_000) == 413
 
 
 def connected(everything: Served) -> socket.socket:
@@ -203,6 +253,17 @@ def test_only_who_holds_a_key_is_served(tmp_path: Path, key: str, secret: str, n
         status, body, _ = everything.post(LIST, {}, {"Authorization": "Basic eDp5"})
         assert status == 400
         assert body["__type"].endswith("#IncompleteSignatureException")
+
+
+def test_a_compressed_body_is_signed_as_it_is_sent(tmp_path: Path) -> None:
+    def compress(request: Any, **_: Any) -> None:
+        request.data = gzip.compress(request.data)
+        request.headers["Content-Encoding"] = "gzip"
+
+    with served(tmp_path, keys={"AKID": "right"}) as everything:
+        made = client(everything)
+        made.meta.events.register("before-sign.dynamodb.*", compress)
+        assert made.list_tables(Limit=5)["TableNames"] == []
 
 
 def test_an_operation_that_is_not_known_is_not_told_to_who_holds_no_key(tmp_path: Path) -> None:

@@ -286,7 +286,11 @@ def test_batches_have_limits_and_no_item_twice(shared: Served, table: Any) -> No
     too_many = [put(number) for number in range(26)]
     kind, text = shared.refused("BatchWriteItem", RequestItems={name: too_many})
     assert kind == "ValidationException"
-    assert text.endswith("Member must have length less than or equal to 25")
+    assert text.endswith(
+        "at 'requestItems' failed to satisfy constraint: Map value must satisfy constraint: "
+        "[Member must have length less than or equal to 25, Member must have length greater than "
+        "or equal to 1]"
+    )
     other = shared.table().name
     assert shared.refused(
         "BatchWriteItem", RequestItems={name: too_many[:13], other: too_many[:13]}

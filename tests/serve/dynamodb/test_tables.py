@@ -302,3 +302,85 @@ def test_what_is_not_there_is_not_found(shared: Served) -> None:
             "ResourceNotFoundException",
             "Requested resource not found: Table: none not found",
         )
+
+
+# --- tags -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("tag", "text"),
+    [
+        (
+            {"Key": "a*b", "Value": ""},
+            "A tag's Key has letters, digits, whitespace and + - = . _ : / @ only: a*b",
+        ),
+        (
+            {"Key": "a", "Value": "b#"},
+            "A tag's Value has letters, digits, whitespace and + - = . _ : / @ only: b#",
+        ),
+        ({"Key": "aws:a", "Value": "b"}, "The prefix aws: of a tag's Key is reserved: aws:a"),
+    ],
+)
+def test_a_tag_has_the_characters_that_tags_have(
+    shared: Served, tag: dict[str, str], text: str
+) -> None:
+    refused = ("ValidationException", INVALID + text)
+    assert shared.refused("CreateTable", TableName="never", Tags=[tag], **ON_DEMAND) == refused
+    arn = shared.table(view=None).table_arn
+    assert shared.refused("TagResource", ResourceArn=arn, Tags=[tag]) == refused
+    shared.client.tag_resource(ResourceArn=arn, Tags=[{"Key": "Größe 1", "Value": "a=b/c:d@e.f"}])
+
+
+TABLE_ARN = "arn:aws:dynamodb:us-east-1:000000000000:table/nowhere"
+
+
+@pytest.mark.parametrize(
+    ("arn", "name", "text"),
+    [
+        (
+            "nowhere",
+            "ValidationException",
+            "Invalid TableArn: Invalid ResourceArn provided as input nowhere",
+        ),
+        (
+            TABLE_ARN.replace("us-east-1", "eu-west-1"),
+            "ValidationException",
+            (
+                "Invalid TableArn: Invalid ResourceArn provided as input "
+                "arn:aws:dynamodb:eu-west-1:000000000000:table/nowhere"
+            ),
+        ),
+        (
+            TABLE_ARN.replace("000000000000", "123456789012"),
+            "AccessDeniedException",
+            (
+                "User: arn:aws:iam::000000000000:root is not authorized to perform: "
+                "dynamodb:ListTagsOfResource on resource: "
+                "arn:aws:dynamodb:us-east-1:123456789012:table/nowhere"
+            ),
+        ),
+        (
+            TABLE_ARN,
+            "ResourceNotFoundException",
+            f"Requested resource not found: ResourceArn: {TABLE_ARN} not found",
+        ),
+    ],
+)
+def test_tags_are_those_of_a_table_that_is_there(
+    shared: Served, arn: str, name: str, text: str
+) -> None:
+    assert shared.refused("ListTagsOfResource", ResourceArn=arn) == (name, text)
+    tags = [{"Key": "a", "Value": "b"}]
+    assert shared.refused("TagResource", ResourceArn=arn, Tags=tags)[0] == name
+    assert shared.refused("UntagResource", ResourceArn=arn, TagKeys=["a"])[0] == name
+
+
+@pytest.mark.parametrize(
+    "operation",
+    ["CreateTable", "UpdateTable", "DescribeTable", "DeleteTable", "DescribeTimeToLive"],
+)
+def test_a_table_that_is_not_named_is_asked_for_first(shared: Served, operation: str) -> None:
+    assert shared.refused(operation, BillingMode="none") == (
+        "ValidationException",
+        "The parameter 'TableName' is required but was not present in the request",
+    )

@@ -76,6 +76,11 @@ def not_found(what: str = "") -> WireError:
     return WireError("ResourceNotFoundException", f"{NOT_FOUND}: {what}" if what else NOT_FOUND)
 
 
+def table_exists(table: str) -> WireError:
+    """A table that is to be made and is there."""
+    return WireError("ResourceInUseException", f"Table already exists: {table}")
+
+
 def serialization(message: str) -> WireError:
     """JSON of another shape than the operation's."""
     return WireError("SerializationException", message)
@@ -112,7 +117,7 @@ def wire_error(error: PenstockError) -> WireError:
         case TableNotFoundError():
             return not_found()
         case TableAlreadyExistsError():
-            return WireError("ResourceInUseException", f"Table already exists: {error.table}")
+            return table_exists(error.table)
         case ConditionCheckFailedError():
             return WireError("ConditionalCheckFailedException", CONDITION_FAILED)
         case MalformedValueError():

@@ -155,6 +155,8 @@ _GET: Final = Shape(
     {},
 )
 
+_NAMED: Final = Shape({"TableName": _TABLE}, {}, first="TableName")
+
 STREAMS: Final = {
     "ListStreams": Shape(
         {},
@@ -197,6 +199,7 @@ DATA: Final = {
             "Tags": Listed(_TAG, 0, 50),
             "ResourcePolicy": Text(),
         },
+        first="TableName",
     ),
     "UpdateTable": Shape(
         {"TableName": _TABLE},
@@ -206,9 +209,10 @@ DATA: Final = {
             "GlobalSecondaryIndexUpdates": Listed(_INDEX_UPDATE),
             "ReplicaUpdates": Listed(_ANY),
         },
+        first="TableName",
     ),
-    "DescribeTable": Shape({"TableName": _TABLE}, {}),
-    "DeleteTable": Shape({"TableName": _TABLE}, {}),
+    "DescribeTable": _NAMED,
+    "DeleteTable": _NAMED,
     "ListTables": Shape({}, {"ExclusiveStartTableName": _TABLE, "Limit": _PAGE}),
     "TagResource": Shape({"ResourceArn": _ARN, "Tags": Listed(_TAG, 0, 50)}, {}),
     "UntagResource": Shape({"ResourceArn": _ARN, "TagKeys": Listed(Text(1, 128))}, {}),
@@ -220,8 +224,8 @@ DATA: Final = {
         },
         {},
     ),
-    "DescribeTimeToLive": Shape({"TableName": _TABLE}, {}),
-    "DescribeContinuousBackups": Shape({"TableName": _TABLE}, {}),
+    "DescribeTimeToLive": _NAMED,
+    "DescribeContinuousBackups": _NAMED,
     "PutItem": Shape({"TableName": _TABLE, "Item": _KEY}, _WRITING),
     "DeleteItem": Shape({"TableName": _TABLE, "Key": _KEY}, _WRITING),
     "UpdateItem": Shape(
@@ -240,7 +244,7 @@ DATA: Final = {
         {"ReturnConsumedCapacity": _CAPACITY},
     ),
     "BatchWriteItem": Shape(
-        {"RequestItems": Mapped(Listed(_WRITE, 1, 25), 1, 25, key=_TABLE)},
+        {"RequestItems": Mapped(Listed(_WRITE), 1, 25, key=_TABLE, lengths=(1, 25))},
         {"ReturnConsumedCapacity": _CAPACITY, "ReturnItemCollectionMetrics": _COLLECTIONS},
     ),
     "TransactWriteItems": Shape(

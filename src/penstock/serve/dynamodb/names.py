@@ -9,7 +9,7 @@ from typing import Final
 import xxhash
 from msgspec import Struct
 
-from penstock.serve.dynamodb.errors import not_found, validation
+from penstock.serve.dynamodb.errors import WireError, not_found, validation
 from penstock.store.schema import Stream, Table
 from penstock.store.shards import Shard
 
@@ -47,6 +47,30 @@ class Names(Struct, frozen=True):
         if given != self.table_arn(found[1]):
             raise not_found()  # of another region or account
         return found[1]
+
+    def resource_name(self, given: str, operation: str) -> str:
+        """The name of the table whose ARN is given for its tags. Raises WireError.
+
+        As the service: an ARN of another service or account is denied before its rest is read.
+        """
+        parts = given.split(":", 5)
+        if parts[0] != "arn" or len(parts) < 6:
+            raise _invalid_resource(given)
+        _, _, service, region, account, resource = parts
+        if service != "dynamodb" or account != self.account:
+            raise WireError(
+                "AccessDeniedException",
+                f"User: arn:aws:iam::{self.account}:root is not authorized to perform: "
+                f"dynamodb:{operation} on resource: {given[:200]}",
+            )
+        kind, _, table = resource.partition("/")
+        if region != self.region or kind != "table" or not is_offered(table):
+            raise _invalid_resource(given)
+        return table
+
+
+def _invalid_resource(given: str) -> WireError:
+    return validation(f"Invalid TableArn: Invalid ResourceArn provided as input {given[:200]}")
 
 
 def is_offered(table: str) -> bool:

@@ -14,6 +14,7 @@ _log = structlog.get_logger()
 
 STREAMS_TARGET: Final = "DynamoDBStreams_20120810"
 DATA_TARGET: Final = "DynamoDB_20120810"
+_PARTIQL: Final = frozenset({"ExecuteStatement", "BatchExecuteStatement", "ExecuteTransaction"})
 
 Call = Callable[[Any, dict[str, Any]], dict[str, Any]]
 """Given an endpoint and a request, returns the answer or raises a WireError."""
@@ -74,6 +75,17 @@ def answer(endpoint: Served, operation: Operation, body: bytes) -> Answer:
         )
         told = internal()
     return refused(told)
+
+
+def unknown(target: str) -> WireError:
+    """What is said of an operation that the endpoint does not have."""
+    name = target.rpartition(".")[2]
+    if name in _PARTIQL:
+        return WireError(
+            "UnknownOperationException",
+            f"{name}: PartiQL is not supported. Use GetItem, Query, PutItem and their like.",
+        )
+    return WireError("UnknownOperationException", "Unknown operation")
 
 
 def refused(error: WireError) -> Answer:

@@ -34,10 +34,11 @@ from penstock.serve.dynamodb.config import (
     DynamoConfig,
     EndpointConfig,
 )
+from penstock.serve.dynamodb.encoding import too_large, unpacked
 from penstock.serve.dynamodb.endpoint import Endpoint
 from penstock.serve.dynamodb.errors import WireError
 from penstock.serve.dynamodb.operations import OPERATIONS
-from penstock.serve.dynamodb.requests import Answer, Operation, Served, answer, refused
+from penstock.serve.dynamodb.requests import Answer, Operation, Served, answer, refused, unknown
 from penstock.serve.dynamodb.signing import Sent, key_of, verify
 from penstock.serve.listen import GRACE_SECONDS, HttpServer, listen
 from penstock.store import Store
@@ -145,11 +146,14 @@ class _Server:
             principal = self._known(sent, presented, target)
             with self._access.visiting(principal, presented, target):
                 if operation is None:
-                    raise WireError("UnknownOperationException", "Unknown operation")
+                    raise unknown(sent.headers.get("x-amz-target", ""))
                 endpoint = self._endpoint
                 if isinstance(endpoint, CapturedEndpoint):
                     endpoint = endpoint.seen_by(principal.scope)
-                return answer(endpoint, operation, sent.body)
+                # Signatures are of what was sent, so it is unpacked once it is known whose it is.
+                encoding = sent.headers.get("content-encoding", "")
+                limit = self.config.request_bytes_max
+                return answer(endpoint, operation, unpacked(sent.body, encoding, bytes_max=limit))
         except WireError as error:
             return refused(error)
         except RateLimitedError as error:
@@ -181,11 +185,11 @@ class _Server:
         limit = self.config.request_bytes_max
         length = request.headers.get("content-length", "0")
         if length.isdecimal() and int(length) > limit:
-            raise _too_large(limit)
+            raise too_large(limit)
         body = bytearray()
         async for part in request.stream():
             if len(body) + len(part) > limit:
-                raise _too_large(limit)
+                raise too_large(limit)
             grow(len(body) + len(part))
             body += part
         return bytes(body)
@@ -194,14 +198,6 @@ class _Server:
         """Wait for what is under way."""
         self._writer.shutdown()
         self._readers.shutdown()
-
-
-def _too_large(limit: int) -> WireError:
-    return WireError(
-        "RequestEntityTooLargeException",
-        f"Request body is larger than {limit} bytes",
-        status=413,
-    )
 
 
 @asynccontextmanager

@@ -136,25 +136,54 @@ class Mapped(Rule):
     """A map of any names, within bounds of their number."""
 
     def __init__(
-        self, value: Rule, least: int = 0, most: int | None = None, *, key: Rule | None = None
+        self,
+        value: Rule,
+        least: int = 0,
+        most: int | None = None,
+        *,
+        key: Rule | None = None,
+        lengths: tuple[int, int] | None = None,
     ) -> None:
+        """`lengths` are the bounds of each value's, a list's, length."""
         self._value = value
         self._least = least
         self._most = most
         self._key = key or Rule()
+        self._lengths = lengths
 
     def check(self, json: object, at: str, problems: list[str]) -> None:
         members = _members(json)
         _refuse_count(members, len(members), self._least, self._most, at, problems)
+        if self._lengths is not None and not all(map(self._is_within, members.values())):
+            least, most = self._lengths
+            bounds = (
+                f"satisfy constraint: [Member must have length less than or equal to {most}, "
+                f"Member must have length greater than or equal to {least}]"
+            )
+            shown = _shown(members)
+            problems.append(
+                f"Value '{shown}' at '{at}' failed to satisfy constraint: Map value must {bounds}"
+            )
+            return
         for name, value in members.items():
             self._key.check(name, f"{at}.key", problems)
             self._value.check(value, f"{at}.{name}.member", problems)
+
+    def _is_within(self, value: object) -> bool:
+        if not isinstance(value, list) or self._lengths is None:
+            return True  # the value's own rule says what is wrong with it
+        least, most = self._lengths
+        return least <= len(cast("list[object]", value)) <= most
 
 
 class Shape(Rule):
     """A structure. Members that it does not name are passed over; one that is null is taken out."""
 
-    def __init__(self, required: Mapping[str, Rule], optional: Mapping[str, Rule]) -> None:
+    def __init__(
+        self, required: Mapping[str, Rule], optional: Mapping[str, Rule], *, first: str = ""
+    ) -> None:
+        """`first` is a required member whose absence is told before anything else."""
+        self._first = first
         self._required = required
         self._rules = {**required, **optional}
 
@@ -177,6 +206,10 @@ class Shape(Rule):
     def read(self, json: object) -> dict[str, Any]:
         """The members of a request that are not null. Raises WireError for what it may not be."""
         problems = list[str]()
+        if self._first and _members(json).get(self._first) is None:
+            raise validation(
+                f"The parameter '{self._first}' is required but was not present in the request"
+            )
         self.check(json, "", problems)
         if problems:
             count = min(len(problems), _PROBLEMS_MAX)

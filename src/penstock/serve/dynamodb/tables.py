@@ -6,7 +6,7 @@ import msgspec
 from msgspec import Struct
 
 from penstock.serve.dynamodb.endpoint import Endpoint
-from penstock.serve.dynamodb.errors import WireError, validation
+from penstock.serve.dynamodb.errors import WireError, not_found, validation
 from penstock.serve.dynamodb.indexes import described_indexes, key_types
 from penstock.serve.dynamodb.keys import INVALID
 from penstock.serve.dynamodb.names import is_offered, table_id
@@ -17,13 +17,13 @@ from penstock.store import (
     Retention,
     StreamViewType,
     Table,
-    TableAlreadyExistsError,
     Transaction,
     View,
 )
 
 PAGE_MAX: Final = 100
 TAGS_MAX: Final = 50
+_TAG_SIGNS: Final = "+-=._:/@"
 UNITS_MAX: Final = 1_000_000_000_000
 _NOT_OFFERED: Final = {
     "ReplicaUpdates": "global tables",
@@ -61,10 +61,7 @@ def create_table(endpoint: Endpoint, request: dict[str, Any]) -> dict[str, Any]:
     if view is not None:
         described.stream(view).retention(_retention(endpoint))
     described.indexed(*indexes).beside(_encoder.encode(settings))
-    try:
-        described.execute()
-    except TableAlreadyExistsError:
-        raise WireError("ResourceInUseException", f"Table already exists: {name}") from None
+    described.execute()
     with endpoint.store.view() as inside:
         return {"TableDescription": _described(endpoint, inside, name)}
 
@@ -164,7 +161,7 @@ def tag_resource(endpoint: Endpoint, request: dict[str, Any]) -> dict[str, Any]:
     """Add tags to a table, or change them."""
     added = _tags(request["Tags"])
     with endpoint.store.transact() as transaction:
-        table, settings = _tagged(endpoint, transaction, request)
+        table, settings = _tagged(endpoint, transaction, request, "TagResource")
         tags = {**settings.tags, **added}
         if len(tags) > TAGS_MAX:
             raise validation(f"{INVALID}Too many tags: a table has at most {TAGS_MAX}")
@@ -176,7 +173,7 @@ def untag_resource(endpoint: Endpoint, request: dict[str, Any]) -> dict[str, Any
     """Take tags from a table."""
     removed = set(request["TagKeys"])
     with endpoint.store.transact() as transaction:
-        table, settings = _tagged(endpoint, transaction, request)
+        table, settings = _tagged(endpoint, transaction, request, "UntagResource")
         tags = {key: value for key, value in settings.tags.items() if key not in removed}
         _put_tags(transaction, table, settings, tags)
     return {}
@@ -185,15 +182,15 @@ def untag_resource(endpoint: Endpoint, request: dict[str, Any]) -> dict[str, Any
 def list_tags_of_resource(endpoint: Endpoint, request: dict[str, Any]) -> dict[str, Any]:
     """The tags of a table."""
     with endpoint.store.view() as inside:
-        table = endpoint.table(inside, _arn_name(endpoint, request), named=True)
+        table = _of_arn(endpoint, inside, request, "ListTagsOfResource")
         tags = settings_of(inside.beside(table)).tags
     return {"Tags": [{"Key": key, "Value": value} for key, value in tags.items()]}
 
 
 def _tagged(
-    endpoint: Endpoint, transaction: Transaction, request: dict[str, Any]
+    endpoint: Endpoint, transaction: Transaction, request: dict[str, Any], operation: str
 ) -> tuple[Table, Settings]:
-    table = endpoint.table(transaction, _arn_name(endpoint, request), named=True)
+    table = _of_arn(endpoint, transaction, request, operation)
     return table, settings_of(transaction.beside(table.name))
 
 
@@ -204,14 +201,28 @@ def _put_tags(
     transaction.put_beside(table.name, _encoder.encode(changed))
 
 
-def _arn_name(endpoint: Endpoint, request: dict[str, Any]) -> str:
+def _of_arn(
+    endpoint: Endpoint, inside: View | Transaction, request: dict[str, Any], operation: str
+) -> Table:
+    """The table of a ResourceArn. One of another account, or no table's, belongs to nobody here."""
     arn = request["ResourceArn"]
-    if not arn.startswith("arn:"):
-        raise validation(f"Invalid TableArn: {arn[:200]}")
-    return endpoint.names.table_name(arn)
+    table = endpoint.names.resource_name(arn, operation)
+    try:
+        return endpoint.table(inside, table)
+    except WireError:
+        raise not_found(f"ResourceArn: {arn} not found") from None
 
 
 def _tags(given: list[dict[str, str]]) -> dict[str, str]:
+    for tag in given:
+        for member in ("Key", "Value"):
+            if not all(one.isalnum() or one.isspace() or one in _TAG_SIGNS for one in tag[member]):
+                raise validation(
+                    f"{INVALID}A tag's {member} has letters, digits, whitespace and "
+                    f"{' '.join(_TAG_SIGNS)} only: {tag[member]}"
+                )
+        if tag["Key"].lower().startswith("aws:"):
+            raise validation(f"{INVALID}The prefix aws: of a tag's Key is reserved: {tag['Key']}")
     tags = {tag["Key"]: tag["Value"] for tag in given}
     if len(tags) < len(given):
         raise validation(f"{INVALID}Duplicate keys are not allowed in the list of tags")

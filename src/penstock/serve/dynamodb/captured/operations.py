@@ -16,7 +16,7 @@ from penstock.serve.dynamodb.captured.names import (
     table_name,
 )
 from penstock.serve.dynamodb.captured.reading import has_lost, read_page
-from penstock.serve.dynamodb.errors import not_found, trimmed, validation
+from penstock.serve.dynamodb.errors import not_found, table_exists, trimmed, validation
 from penstock.serve.dynamodb.iterators import Iterator
 from penstock.serve.dynamodb.model import DATA, STREAMS
 from penstock.serve.dynamodb.names import is_stream_arn
@@ -178,6 +178,14 @@ def describe_table(endpoint: CapturedEndpoint, request: dict[str, Any]) -> dict[
     return {"Table": described}
 
 
+def create_table(endpoint: CapturedEndpoint, request: dict[str, Any]) -> dict[str, Any]:
+    """Nothing is made here. That a captured table exists lets clients go on that always create."""
+    table = endpoint.names.table_name(request["TableName"])
+    if table in endpoint.shown().by_table:
+        raise table_exists(table)
+    raise validation(f"This endpoint serves what is captured, and makes no table: {table}")
+
+
 def shard_id(stream: Stream, shard: Shard) -> str:
     """A shard's id; in the order of text, an older shard's comes first."""
     digest = xxhash.xxh32_hexdigest(f"{stream.number}.{stream.label_ms}.{shard.number}".encode())
@@ -218,5 +226,6 @@ CAPTURED_OPERATIONS: Final[dict[str, Operation]] = {
     f"{STREAMS_TARGET}.GetRecords": reading(STREAMS["GetRecords"], get_records),
     f"{DATA_TARGET}.ListTables": reading(DATA["ListTables"], list_tables),
     f"{DATA_TARGET}.DescribeTable": reading(DATA["DescribeTable"], describe_table),
+    f"{DATA_TARGET}.CreateTable": reading(DATA["CreateTable"], create_table),
 }
 """By the X-Amz-Target header of a request."""
