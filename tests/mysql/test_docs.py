@@ -6,7 +6,7 @@ from pathlib import Path
 
 from penstock.sources.mysql import MysqlSourceConfig
 from penstock.sources.mysql.charsets import CODECS
-from penstock.sources.mysql.connection import GRANTS
+from penstock.sources.mysql.failures import GRANTS
 
 PAGE = Path("docs/how-to/mysql.md").read_text()
 

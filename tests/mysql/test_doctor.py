@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from penstock.errors import ConfigError, SourceUnavailableError
+from penstock.errors import ConfigError
 from penstock.sources.mysql import MysqlSourceConfig
 from penstock.sources.mysql.doctor import doctor
 from penstock.testing.servers import MariaDbServer
@@ -90,10 +90,10 @@ async def test_a_user_who_may_not_read_the_binlog_is_told_the_grant(start_mariad
         run(db, "GRANT SELECT ON *.* TO cdc")
     options: dict[str, Any] = {"user": "cdc", "password": "secret"}
     wrong = await checked(server, **options)
-    assert "GRANT REPLICATION SLAVE, REPLICATION CLIENT, SELECT ON *.* TO 'cdc'" in str(wrong)
+    assert "GRANT REPLICATION SLAVE, REPLICATION CLIENT, SELECT ON *.* TO 'cdc'@'%'" in str(wrong)
     with pytest.raises(ConfigError, match="GRANT REPLICATION SLAVE"):
         await follow(source_of(server, **options), Story(), lambda _: False)
-    with pytest.raises(ConfigError, match="refuses us"):
+    with pytest.raises(ConfigError, match="password of 'cdc' is wrong"):
         await follow(source_of(server, user="cdc", password="wrong"), Story(), lambda _: False)
     with server.connect() as db:
         run(db, "REVOKE SELECT ON *.* FROM cdc")
@@ -132,7 +132,7 @@ async def test_a_server_that_is_away_is_a_check_that_is_not_ok(start_mariadb: St
     server = start_mariadb()
     server.stop()
     wrong = await checked(server)
-    assert "does not answer" in wrong["connection"].detail
+    assert f"nothing listens at 127.0.0.1:{server.port}" in wrong["connection"].detail
 
 
 @pytest.fixture
@@ -168,7 +168,7 @@ async def test_tls_is_spoken_with_the_server_whose_certificate_is_trusted(
         assert len((await caught_up(server, source)).changes) == 1
     with pytest.raises(ConfigError):
         await follow(source_of(server, user="cdc"), Story(), lambda _: False)
-    with pytest.raises((ConfigError, SourceUnavailableError), match=r"TLS|does not answer"):
+    with pytest.raises(ConfigError, match=r"certificate of .* is not trusted"):
         await follow(source_of(server, user="cdc", tls="verify"), Story(), lambda _: False)
 
 

@@ -79,7 +79,7 @@ async def test_whether_a_server_replicates_is_seen_by_who_may_look_or_while_it_d
         run(db, replicate("mariadb", server.port))
         found = (await checked(server, **options))["logged"]
         assert found.ok
-        assert "GRANT REPLICA MONITOR" in found.fix
+        assert "GRANT REPLICA MONITOR" in found.detail
         story = await caught_up(server, source_of(server, **options))
         run(db, "SET GLOBAL gtid_slave_pos = '0-7-9'")
         found = (await checked(server, **options))["logged"]

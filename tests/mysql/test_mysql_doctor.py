@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from penstock.errors import ConfigError, SourceUnavailableError
+from penstock.errors import ConfigError
 from penstock.sources.mysql.doctor import doctor
 from penstock.testing.servers import MySqlServer
 from tests.mysql.support import Story, caught_up, config_of, purge, run, source_of
@@ -110,7 +110,7 @@ async def test_a_user_who_may_not_read_the_binlog_is_told_the_grant(start_mysql:
         run(db, "FLUSH PRIVILEGES")  # and so the server's cache of passwords
         story = await caught_up(server, source_of(server, start="beginning", **options))
         assert story.rows() == {"d.a": {'{"id":1}': {"id": 1}}}
-        with pytest.raises(ConfigError, match="refuses us"):
+        with pytest.raises(ConfigError, match="password of 'cdc' is wrong"):
             await follow(source_of(server, user="cdc", password="wrong"), Story(), lambda _: False)
 
 
@@ -142,5 +142,5 @@ async def test_tls_is_spoken_with_the_server_whose_certificate_is_trusted(
         assert len((await caught_up(server, source)).changes) == 1
     with pytest.raises(ConfigError):
         await follow(source_of(server, **who), Story(), lambda _: False)
-    with pytest.raises((ConfigError, SourceUnavailableError), match=r"TLS|does not answer"):
+    with pytest.raises(ConfigError, match=r"certificate of .* is not trusted"):
         await follow(source_of(server, **who, tls="verify"), Story(), lambda _: False)

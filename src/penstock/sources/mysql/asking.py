@@ -14,13 +14,13 @@ from penstock.sources.mysql.connection import (
     Connected,
     abort,
     charsets,
-    code_of,
     connect,
     discard,
     virtual_columns,
     without_waiting,
 )
 from penstock.sources.mysql.described import Described, described
+from penstock.sources.mysql.failures import code_of
 from penstock.sources.mysql.rows import CompiledTable, compile_table
 from penstock.sources.mysql.shapes import Shapes, chosen
 from penstock.sources.mysql.tables import Table

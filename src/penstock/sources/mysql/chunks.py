@@ -42,7 +42,6 @@ from penstock.sources.mysql.connection import (
     Connected,
     abort,
     ask,
-    code_of,
     connect,
     discard,
     seconds_now,
@@ -50,6 +49,7 @@ from penstock.sources.mysql.connection import (
     translated,
 )
 from penstock.sources.mysql.copying import Name
+from penstock.sources.mysql.failures import code_of
 from penstock.sources.mysql.moments import Begun, Moment, NotNowError
 from penstock.sources.mysql.positions import Flavour, Told
 from penstock.sources.mysql.row_readers import UnreadableTableError

@@ -14,11 +14,13 @@ from msgspec import Struct
 from pymysql.connections import Connection
 from pymysql.constants import CLIENT
 
-from penstock.errors import ConfigError, SourceError, SourceUnavailableError
+from penstock.errors import ConfigError, PenstockError
 from penstock.mysql_sql.tokens import significant, tokens
+from penstock.sources.mysql import failures
 from penstock.sources.mysql.answers import any_bytes
 from penstock.sources.mysql.config import MysqlSourceConfig
-from penstock.sources.mysql.frames import Algorithm, FramedSocket, MalformedFrameError, Wire
+from penstock.sources.mysql.failures import code_of
+from penstock.sources.mysql.frames import Algorithm, FramedSocket, Wire
 from penstock.sources.mysql.scope import Scope
 from penstock.sources.mysql.statements import cascades
 
@@ -28,9 +30,6 @@ else:
     Connected = Connection  # generic to type checkers only
 
 T = TypeVar("T")
-GRANTS: Final = "REPLICATION SLAVE, REPLICATION CLIENT, SELECT"
-DENIED: Final = frozenset({1044, 1045, 1142, 1143, 1227, 1698, 1130, 1141, 1370})
-"""Access denied, in its many forms; and hosts that may not connect."""
 CANNOT_READ_BINLOG: Final = 1236
 NO_SUCH_SYNTAX: Final = 1064
 LOCKED: Final = 1205
@@ -39,10 +38,6 @@ NO_TABLE: Final = frozenset({1049, 1146})
 """There is no such table, or database."""
 GONE: Final = frozenset({0, 2006, 2013, 2055, 4031})
 """The connection was closed, as for being idle."""
-_PASSING: Final = frozenset(
-    {1040, 1053, 1080, 1129, 1152, 1158, 1159, 1160, 1161, 1184, 1203, 1205, 1226, 1317, 1927}
-)
-"""Too many connections, shutting down, lost connections, killed: another try may do."""
 
 
 class Facts(Struct, frozen=True, kw_only=True):
@@ -103,7 +98,9 @@ def connect(source: str, config: MysqlSourceConfig, *, read_seconds: float) -> C
             ssl_disabled=config.tls == "off",
         )
     except (pymysql.MySQLError, OSError) as error:
-        raise translated(source, config, error) from None
+        raise failures.unreachable(source, config, error) from None
+    except RuntimeError as error:
+        raise failures.missing_package(source, config, error) from None
 
 
 class _Connection(Connected):
@@ -402,48 +399,32 @@ def gtids_before(connection: Connected, file: str) -> str:
     return str(text)
 
 
-def code_of(error: Exception) -> int:
-    """The server's number of an error; 0 without one."""
-    number: object = error.args[0] if error.args else 0
-    return number if isinstance(number, int) else 0
+def translated(source: str, config: MysqlSourceConfig, error: Exception) -> PenstockError:
+    """Our error for what the client library raised. Never its message, which may hold a value.
+
+    Blocks: who lacks a grant is told by the account that the server takes us for.
+    """
+    account = _account(source, config) if code_of(error) in failures.LACKS_GRANT else ""
+    return failures.translated(source, config, error, account=account)
 
 
-def translated(source: str, config: MysqlSourceConfig, error: Exception) -> Exception:
-    """Our error for what the client library raised. Never its message, which may hold a value."""
-    if isinstance(error, MalformedFrameError):
-        return SourceUnavailableError(
-            f"{source}: what came of the compressed connection is damaged: {error.why}. Nothing of "
-            f"it was taken and nothing was skipped; capture goes on from its durable position. If "
-            f"this comes again, look at what is between us and the server, or set compression to "
-            f"off."
-        )
-    code = code_of(error)
-    name = f"{type(error).__name__} ({code})"
-    if code in DENIED:
-        return ConfigError(
-            f"{source}: the server refuses us: {name}. Nothing was skipped. As an administrator, "
-            f"run: {grant(config)}"
-        )
-    if isinstance(error, ssl.SSLError):
-        return ConfigError(
-            f"{source}: no TLS with the server ({error.reason}). Nothing was skipped. Correct tls, "
-            f"ca, certificate and key, or the server's certificate."
-        )
-    broken = isinstance(error, OSError | pymysql.err.InterfaceError) or 2000 <= code < 3000
-    if broken or code in _PASSING or code == 1220:
-        return SourceUnavailableError(
-            f"{source}: the server does not answer, or broke off: {name}. Nothing was skipped; "
-            f"capture goes on from its durable position."
-        )
-    return SourceError(
-        f"{source}: the server answered {name}. Capture has stopped and nothing was skipped. Look "
-        f"the code up in the server's documentation, then start the source again."
-    )
+def _account(source: str, config: MysqlSourceConfig) -> str:
+    """As `account`, by a connection for this alone; empty where none can be had."""
+    try:
+        connection = connect(source, config, read_seconds=config.connect_timeout)
+    except PenstockError:
+        return ""
+    try:
+        return account(connection)
+    except (pymysql.MySQLError, OSError):
+        return ""
+    finally:
+        discard(connection)
 
 
-def grant(config: MysqlSourceConfig) -> str:
-    """The statement that grants what capture needs."""
-    return f"GRANT {GRANTS} ON *.* TO '{config.user}'@'%'"
+def account(connection: Connected) -> str:
+    """Who the server takes us for: 'user'@'host', which need not be where we come from."""
+    return failures.account_of(ask(connection, "SELECT CURRENT_USER()"))
 
 
 def abort(connection: Connected) -> None:

@@ -18,13 +18,13 @@ from penstock.sources.mysql.connection import (
     connect,
     discard,
     facts,
-    grant,
     obstacles,
     oldest_binlog,
     tables,
     translated,
 )
 from penstock.sources.mysql.described import described, forbidden, idle
+from penstock.sources.mysql.failures import LACKS_GRANT, code_of
 from penstock.sources.mysql.holdings import flavour_of, holdings
 from penstock.sources.mysql.logged import Filters, replicates, unlogged
 from penstock.sources.mysql.moments import no_copies
@@ -59,7 +59,8 @@ def _looked(name: str, config: MysqlSourceConfig, position: str | None) -> list[
     except PenstockError as error:
         checks.append(Check.failed("connection", error))
     except (pymysql.MySQLError, OSError, ssl.SSLError) as error:
-        checks.append(Check.failed("connection", translated(name, config, error)))
+        about = "privileges" if code_of(error) in LACKS_GRANT else "connection"
+        checks.append(Check.failed(about, translated(name, config, error)))
     finally:
         if connection is not None:
             discard(connection)
@@ -169,15 +170,18 @@ def _maybe_replica(connection: Connected, found: Facts) -> Check:
     """Of a server that does not log what it replicates, if it does."""
     has = found.is_mariadb and ask(connection, "SELECT @@GLOBAL.gtid_slave_pos") != [("",)]
     told = "it did replicate once, and " if has else ""
+    detail = (
+        f"log_slave_updates is OFF: {told}whether it is a replica, whose replicated changes "
+        f"would be missed, this user may only see while it replicates"
+    )
+    shown = "GRANT REPLICA MONITOR ON *.* to this user (MySQL: REPLICATION CLIENT)"
+    if not has:
+        return Check(name="logged", level=Level.OK, detail=f"{detail}. {shown} shows it")
     return Check(
         name="logged",
-        level=Level.WARNING if has else Level.OK,
-        detail=f"log_slave_updates is OFF: {told}whether it is a replica, whose replicated changes "
-        f"would be missed, this user may only see while it replicates",
-        fix="GRANT REPLICA MONITOR ON *.* to this user (MySQL: REPLICATION CLIENT), or "
-        "log_slave_updates = ON in the server's file"
-        if has
-        else "",
+        level=Level.WARNING,
+        detail=detail,
+        fix=f"{shown}, or log_slave_updates = ON in the server's file",
     )
 
 
@@ -262,8 +266,7 @@ def _privileges(name: str, config: MysqlSourceConfig, found: Facts, oldest: str 
         stream.begin_at(found, file=oldest or "", server_id=drawn_server_id())
         stream.read()
     except (pymysql.MySQLError, OSError) as error:
-        detail = str(translated(name, config, error))
-        return Check(name="privileges", level=Level.ERROR, detail=detail, fix=grant(config))
+        return Check.failed("privileges", translated(name, config, error))
     finally:
         discard(connection)
     return Check(name="privileges", level=Level.OK, detail="can read the binlog")

@@ -15,13 +15,13 @@ from penstock.sources.mysql.connection import (
     Facts,
     ask,
     binlogs,
-    code_of,
     connect,
     discard,
     facts,
     oldest_binlog,
     translated,
 )
+from penstock.sources.mysql.failures import code_of
 from penstock.sources.mysql.holdings import flavour_of, holdings
 from penstock.sources.mysql.positions import MysqlPosition, Server, told
 from penstock.sources.mysql.stream import BinlogStream, drawn_server_id

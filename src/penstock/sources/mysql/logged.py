@@ -7,14 +7,13 @@ import pymysql
 from msgspec import Struct
 
 from penstock.sources.mysql.connection import (
-    DENIED,
     NO_SUCH_SYNTAX,
     Connected,
     Facts,
     ask,
     binlog_filters,
-    code_of,
 )
+from penstock.sources.mysql.failures import LACKS_GRANT, code_of
 from penstock.sources.mysql.patterns import matches, of_databases
 from penstock.sources.mysql.scope import SYSTEM_DATABASES, Scope
 
@@ -134,7 +133,7 @@ def replicates(connection: Connected) -> bool | None:
         try:
             return bool(ask(connection, question))
         except pymysql.MySQLError as error:
-            if code_of(error) in DENIED:
+            if code_of(error) in LACKS_GRANT:
                 break
             if code_of(error) != NO_SUCH_SYNTAX:
                 raise

@@ -34,13 +34,13 @@ from penstock.sources.mysql.connection import (
     NO_TABLE,
     Connected,
     ask,
-    code_of,
     facts,
     obstacles,
     translated,
 )
 from penstock.sources.mysql.copying import Name
 from penstock.sources.mysql.events import Teller
+from penstock.sources.mysql.failures import code_of
 from penstock.sources.mysql.moments import KnownXas, NotNowError
 from penstock.sources.mysql.positions import Flavour, MysqlPosition, Server
 from penstock.sources.mysql.row_readers import UnreadableTableError

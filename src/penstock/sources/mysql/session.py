@@ -33,7 +33,6 @@ from penstock.sources.mysql.connection import (
     Facts,
     abort,
     binlog_end,
-    code_of,
     connect,
     discard,
     facts,
@@ -44,6 +43,7 @@ from penstock.sources.mysql.copier import Copier
 from penstock.sources.mysql.copying import Name, Policy
 from penstock.sources.mysql.described import shapes_now
 from penstock.sources.mysql.events import Teller
+from penstock.sources.mysql.failures import code_of
 from penstock.sources.mysql.held import Undone
 from penstock.sources.mysql.history import lost
 from penstock.sources.mysql.holdings import flavour_of, holdings
