@@ -2,6 +2,8 @@
 
 import gc
 import importlib
+import json
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -50,21 +52,6 @@ async def test_a_fit_server_passes_every_check(
         "pre- and post-images",
     ]
     assert "hours of changes from loss" in by_name(checks)["oplog"].detail
-
-
-# The driver drops the socket of a connection that it was still trying to make.
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
-async def test_a_server_that_is_away_is_a_check_that_failed_and_an_error_to_retry() -> None:
-    (port,) = free_ports(1)
-    uri = f"mongodb://127.0.0.1:{port}/?replicaSet=rs0"
-    options: dict[str, Any] = {"heartbeat_seconds": 0.1, "heartbeat_deadline_seconds": 0.2}
-    (check,) = await doctor("shop", config(uri, **options))
-    assert (check.name, check.ok) == ("connection", False)
-    async with source(uri, **options) as opened:
-        with pytest.raises(SourceUnavailableError, match="does not answer"):
-            await anext(opened.changes(position=None))
-    gc.collect()
 
 
 async def test_a_connection_string_that_is_none_is_a_configuration_error() -> None:
@@ -143,56 +130,130 @@ async def test_a_shard_that_is_reached_directly_is_refused(start_mongo: StartMon
     mongo.kill(0)  # it would look for its cluster for a while
 
 
+def granted(root: Client, command: str) -> None:
+    """Run what mongosh would: the role, unless it is there, and what is granted."""
+    made, given = command.split("; ")
+    role = re.fullmatch(
+        r'db\.getSiblingDB\("admin"\)\.getRole\("(\w+)"\) \|\| '
+        r'db\.getSiblingDB\("admin"\)\.createRole\((.*)\)',
+        made,
+    )
+    user = re.fullmatch(r'db\.getSiblingDB\((".*")\)\.grantRolesToUser\((".*"), (\[.*\])\)', given)
+    assert role is not None
+    assert user is not None
+    if not root["admin"].command("rolesInfo", role[1])["roles"]:
+        described = _literal(role[2])
+        root["admin"].command("createRole", described.pop("role"), **described)
+    where, name = json.loads(user[1]), json.loads(user[2])
+    root[where].command("grantRolesToUser", name, roles=_literal(user[3]))
+
+
+def _literal(text: str) -> Any:
+    return json.loads(re.sub(r"(\w+):", r'"\1":', text))
+
+
 async def test_a_grant_that_is_missing_is_named_and_granting_it_is_enough(guarded: str) -> None:
-    """Least privilege: what the fix grants, and nothing more."""
+    """Least privilege: what the fix grants, and nothing more, to the user that is there. Once."""
 
-    def uri(user: str) -> str:
-        return f"mongodb://{user}:{user[0]}@{guarded}&authSource=admin"
+    def uri(user: str, database: str = "admin") -> str:
+        return f"mongodb://{user}:{user[0]}@{guarded}&authSource={database}"
 
+    hosts = guarded.partition("/")[0]
     with Client(uri("root")) as root:
         root["shop"]["orders"].insert_one({"_id": 1})
-        root["admin"].command("createUser", "nobody", pwd="n", roles=[])
-        root["admin"].command(
-            "createUser", "reader", pwd="r", roles=[{"role": "read", "db": "shop"}]
-        )
+        root["shop"].command("createUser", "no%body", pwd="n", roles=[])
+        root["admin"].command("createUser", "whole", pwd="w", roles=[])
+        read = {"role": "read", "db": "shop"}
+        root["admin"].command("createUser", "reader", pwd="r", roles=[read])
+        nobody = uri("no%25body", "shop")
 
-        nobody = by_name(await doctor("shop", config(uri("nobody"), database="shop")))
-        assert not nobody["privileges"].ok
-        assert 'createUser({user: "penstock"' in nobody["privileges"].fix
-        async with source(uri("nobody"), database="shop") as opened:
-            with pytest.raises(ConfigError, match=r'Unauthorized \(13\).*role: "read", db: "shop"'):
-                await anext(opened.changes(position=None))
-        async with source(uri("other"), database="shop") as opened:
-            with pytest.raises(ConfigError, match=r"AuthenticationFailed \(18\)"):
-                await anext(opened.changes(position=None))
+        for user, database in ((nobody, "shop"), (uri("whole"), None)):
+            checks = by_name(await doctor("shop", config(user, database=database)))
+            assert checks["privileges"].level is Level.ERROR
+            assert (
+                f"lacks a privilege at {hosts} (Unauthorized (13))" in checks["privileges"].detail
+            )
+            async with source(user, database=database) as opened:
+                with pytest.raises(ConfigError, match="lacks a privilege") as error:
+                    await anext(opened.changes(position=None))
+            fixes = [check.fix for check in checks.values() if "grantRolesToUser" in check.fix]
+            assert len(fixes) == 1
+            assert "createUser" not in fixes[0] + str(error.value)
+            command = fixes[0].partition("mongosh: ")[2]
+            assert str(error.value).endswith(f"run in mongosh: {command}")
+            granted(root, command)
+            after = await doctor("shop", config(user, database=database))
+            assert [check.name for check in after if not check.ok] == ["version"]
+            async with reading(user, database=database, start="beginning") as told:
+                await told.until(lambda r: bool(r.changes))
 
         # `read` alone captures; what else the grant gives is for safety.
         reader = by_name(await doctor("shop", config(uri("reader"), database="shop")))
-        assert {name for name, check in reader.items() if not check.ok} == {
-            *("version", "identity", "oplog")
-        }
-        assert all(check.level is not Level.ERROR for check in reader.values())
-        async with reading(uri("reader"), database="shop", start="snapshot") as read:
-            await read.until(lambda r: bool(r.changes))
+        wrong = {name: check.level for name, check in reader.items() if not check.ok}
+        assert wrong == dict.fromkeys(("version", "privileges", "identity", "oplog"), Level.WARNING)
+        assert [name for name, check in reader.items() if "grant" in check.fix] == ["privileges"]
+        async with reading(uri("reader"), database="shop", start="snapshot") as told:
+            await told.until(lambda r: bool(r.changes))
             assert Server("rs0").is_other_than(Server("rs1"))
+        granted(root, reader["privileges"].fix.partition("mongosh: ")[2])
+        after = await doctor("shop", config(uri("reader"), database="shop"))
+        assert [check.name for check in after if not check.ok] == ["version"]
 
-        # As grant_command says it.
-        root["admin"].command(
-            "createRole",
-            "penstockCapture",
-            privileges=[
-                {"resource": {"cluster": True}, "actions": ["replSetGetConfig"]},
-                {"resource": {"db": "local", "collection": "oplog.rs"}, "actions": ["find"]},
-            ],
-            roles=[],
-        )
-        for user, role in (
-            ("penstock", {"role": "read", "db": "shop"}),
-            ("whole", {"role": "readAnyDatabase", "db": "admin"}),
-        ):
-            root["admin"].command("createUser", user, pwd=user[0], roles=[role, "penstockCapture"])
-    for user, database in (("penstock", "shop"), ("whole", None)):
-        checks = await doctor("shop", config(uri(user), database=database))
-        assert [check.name for check in checks if not check.ok] == ["version"]
-        async with reading(uri(user), database=database, start="beginning") as read:
-            await read.until(lambda r: bool(r.changes))
+    # Who we are, and whether we are anybody.
+    for strange, sentences in (
+        (uri("root").replace(":r@", ":s3cret@"), ("user name or password of 'root'", "'admin'")),
+        (uri("root", "shop"), ("user name or password of 'root'", "'shop'", "authSource")),
+        (f"mongodb://{guarded}", ("asks for a user, and uri has none", "createUser")),
+    ):
+        checks = await doctor("shop", config(strange, database="shop"))
+        (wrong_one,) = [check for check in checks if check.level is Level.ERROR]
+        async with source(strange, database="shop") as opened:
+            with pytest.raises(ConfigError) as error:
+                await anext(opened.changes(position=None))
+        for said in (f"{wrong_one.detail} {wrong_one.fix}", str(error.value)):
+            assert all(sentence in said for sentence in (hosts, *sentences)), said
+            assert ("grant" in said) is False
+            assert "s3cret" not in said
+
+
+async def unreached(uri: str, **options: Any) -> str:
+    """What a source tries again after; the doctor says the same sentence."""
+    (check,) = await doctor("shop", config(uri, **options))
+    assert (check.name, check.level) == ("connection", Level.ERROR)
+    async with source(uri, **options) as opened:
+        with pytest.raises(SourceUnavailableError) as error:
+            await anext(opened.changes(position=None))
+    assert str(error.value) == check.detail
+    return check.detail
+
+
+# The driver drops the socket of a connection that it was still trying to make.
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
+async def test_where_no_mongodb_answers_the_host_the_port_and_the_cause_are_said(
+    mongo: MongoReplicaSet,
+) -> None:
+    (free,) = free_ports(1)
+    address = mongo.addresses[0]
+    causes = {
+        f"mongodb://nowhere.invalid:27018,127.0.0.1:{free}/?replicaSet=rs0": (
+            "nowhere.invalid:27018 is a host name that is not known",
+            f"127.0.0.1:{free} refuses connections: nothing listens there",
+            "Correct the host in uri",
+        ),
+        f"mongodb://{address}/?replicaSet=rs9": (
+            f"no MongoDB at {address} is a member of the replica set that uri names",
+            "Correct replicaSet in uri",
+        ),
+        f"mongodb://{address}/?replicaSet=rs0&tls=true": (
+            f"{address} does not speak TLS as we do",
+            "Correct tls in uri",
+        ),
+        "mongodb+srv://nowhere.invalid/": ("no hosts for nowhere.invalid", "mongodb+srv"),
+    }
+    options: dict[str, Any] = {"heartbeat_seconds": 0.2, "heartbeat_deadline_seconds": 0.5}
+    for uri, sentences in causes.items():
+        said = await unreached(uri, **options)
+        for sentence in (*sentences, "tries again by itself"):
+            assert sentence in said, said
+    gc.collect()

@@ -6,6 +6,7 @@ from pydantic import Field, SecretStr, field_validator, model_validator
 
 from penstock.capture.tenant import TenantRule
 from penstock.config import Config, Seconds
+from penstock.mongo_causes import Address
 from penstock.sources.mongodb.namespaces import Namespaces
 from penstock.sources.mongodb.positions import Scope
 
@@ -128,6 +129,11 @@ class MongoSourceConfig(Config):
     def lacks_before(self) -> bool:
         """Whether no change ever has the document before it."""
         return self.full_document_before_change == "off"
+
+    @property
+    def address(self) -> Address:
+        """Where the server is, and whom we are there."""
+        return Address.of(self.uri.get_secret_value())
 
     @property
     def deadline_seconds(self) -> float:

@@ -1,5 +1,6 @@
 """The server at the other end: how to reach it, who it is and what it can."""
 
+import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -113,16 +114,24 @@ async def _replica_set_id(client: Client) -> str | None:
 
 
 def grant_command(config: MongoSourceConfig) -> str:
-    """The mongosh command that creates a user with what capture needs and no more."""
-    role = (
+    """The mongosh commands that give the user of `uri` what capture needs and no more; without a
+    user in it, they create one."""
+    read = (
         f'{{role: "read", db: "{config.database}"}}'
         if config.database is not None
         else '{role: "readAnyDatabase", db: "admin"}'
     )
-    return (
-        'db.getSiblingDB("admin").createRole({role: "penstockCapture", privileges: ['
+    admin, address = 'db.getSiblingDB("admin")', config.address
+    roles = f'[{read}, {{role: "penstockCapture", db: "admin"}}]'
+    role = (
+        f'{admin}.getRole("penstockCapture") || '
+        f'{admin}.createRole({{role: "penstockCapture", privileges: ['
         '{resource: {cluster: true}, actions: ["replSetGetConfig"]}, '
         '{resource: {db: "local", collection: "oplog.rs"}, actions: ["find"]}], roles: []}); '
-        'db.getSiblingDB("admin").createUser({user: "penstock", pwd: passwordPrompt(), '
-        f'roles: [{role}, {{role: "penstockCapture", db: "admin"}}]}})'
     )
+    if address.user is None:
+        return (
+            f'{role}{admin}.createUser({{user: "penstock", pwd: passwordPrompt(), roles: {roles}}})'
+        )
+    where = f"db.getSiblingDB({json.dumps(address.database)})"
+    return f"{role}{where}.grantRolesToUser({json.dumps(address.user)}, {roles})"

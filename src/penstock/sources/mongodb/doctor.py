@@ -8,6 +8,7 @@ from pymongo.errors import OperationFailure, PyMongoError
 from penstock.checks import Check, Level
 from penstock.errors import PenstockError
 from penstock.event import ClusterTime
+from penstock.mongo_causes import UNAUTHORIZED, code_name
 from penstock.sources.mongodb.config import MongoSourceConfig
 from penstock.sources.mongodb.cursor import ChangeCursor, Patience, pipeline_of
 from penstock.sources.mongodb.deployment import (
@@ -18,7 +19,7 @@ from penstock.sources.mongodb.deployment import (
     grant_command,
     obstacle,
 )
-from penstock.sources.mongodb.failures import code_name, translated
+from penstock.sources.mongodb.failures import lacks, translated
 from penstock.sources.mongodb.positions import parse_position
 from penstock.sources.mongodb.snapshot import collections
 
@@ -41,7 +42,7 @@ async def doctor(
     try:
         await _examine(checks, name, config, client, position)
     except PyMongoError as error:
-        said = translated(name, error, grant=grant_command(config))
+        said = translated(name, config, error, client)
         checks.append(Check.failed("connection", said))
     except PenstockError as error:
         checks.append(Check.failed("connection", error))
@@ -68,8 +69,16 @@ async def _examine(
     checks.append(_version(deployment))
     privileges = await _privileges(name, config, client, deployment)
     checks.append(privileges)
-    checks.append(_identity(config, deployment))
-    checks.append(await _oplog(config, client, position))
+    oplog = await _oplog(client, position)
+    checks += [_identity(deployment), oplog or _unread_oplog()]
+    if privileges.ok and (oplog is None or deployment.server.id is None):
+        # Told once: one command grants all of it.
+        checks[-3] = Check(
+            name="privileges",
+            level=Level.WARNING,
+            detail=f"{privileges.detail}; what follows it may not see",
+            fix=f"as an administrator, run in mongosh: {grant_command(config)}",
+        )
     if privileges.ok:
         checks.append(await _images(config, client, deployment))
 
@@ -103,11 +112,13 @@ async def _privileges(
         await cursor.open(pipeline_of(config, deployment))
         copied = await collections(client, config)
     except OperationFailure as error:
+        if error.code != UNAUTHORIZED:
+            return Check.failed("privileges", translated(name, config, error, client))
         return Check(
             name="privileges",
             level=Level.ERROR,
-            detail=f"cannot read changes: {code_name(error)}",
-            fix=grant_command(config),
+            detail=f"cannot read changes: {lacks(config)} ({code_name(error)})",
+            fix=f"as an administrator, run in mongosh: {grant_command(config)}",
         )
     finally:
         await cursor.close()
@@ -118,29 +129,34 @@ async def _privileges(
     )
 
 
-def _identity(config: MongoSourceConfig, deployment: Deployment) -> Check:
+def _identity(deployment: Deployment) -> Check:
     known = deployment.server.id is not None
     return Check(
         name="identity",
         level=Level.OK if known else Level.WARNING,
         detail=f"the deployment is {deployment.server}"
         + ("" if known else "; another server of the same name could not be told from it"),
-        fix="" if known else grant_command(config),
     )
 
 
-async def _oplog(config: MongoSourceConfig, client: Client, position: str | None) -> Check:
+def _unread_oplog() -> Check:
+    return Check(
+        name="oplog",
+        level=Level.WARNING,
+        detail="cannot be read, so the time to loss is not known",
+    )
+
+
+async def _oplog(client: Client, position: str | None) -> Check | None:
+    """None where it may not be read."""
     oplog = client["local"]["oplog.rs"]
     try:
         oldest = await oplog.find_one({}, {"ts": 1}, sort=[("$natural", 1)])
         newest = await oplog.find_one({}, {"ts": 1}, sort=[("$natural", -1)])
     except OperationFailure as error:
-        return Check(
-            name="oplog",
-            level=Level.WARNING,
-            detail=f"cannot be read, so the time to loss is not known: {code_name(error)}",
-            fix=grant_command(config),
-        )
+        if error.code != UNAUTHORIZED:
+            raise
+        return None
     if oldest is None or newest is None:
         return Check(name="oplog", level=Level.ERROR, detail="empty", fix="run rs.initiate()")
     first, last = _time(oldest), _time(newest)

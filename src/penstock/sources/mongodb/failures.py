@@ -7,26 +7,37 @@ reads specifications of its drivers.
 from datetime import UTC, datetime
 
 from pymongo.errors import (
+    ConfigurationError,
     ConnectionFailure,
     ExecutionTimeout,
     OperationFailure,
     PyMongoError,
+    ServerSelectionTimeoutError,
 )
 
 from penstock.errors import (
     ConfigError,
+    PenstockError,
     PositionLostError,
     SourceError,
     SourceUnavailableError,
 )
+from penstock.mongo_causes import (
+    UNAUTHORIZED,
+    WRONG_LOGIN,
+    code_name,
+    not_reached,
+    wrong_login,
+)
+from penstock.sources.mongodb.config import MongoSourceConfig
+from penstock.sources.mongodb.deployment import Client, grant_command
 from penstock.sources.mongodb.positions import MongoPosition
 
 LOST_CODES = frozenset({286, 280, 260, 136})
 """ChangeStreamHistoryLost, ChangeStreamFatalError, InvalidResumeToken, CappedPositionLost (S7)."""
 TOO_LARGE_CODE = 10334
 """BSONObjectTooLarge: an event over 16 MiB (S9)."""
-_DENIED_CODES = frozenset({11, 13, 18, 8000})
-"""UserNotFound, Unauthorized, AuthenticationFailed, AtlasError."""
+_ON = "Nothing was skipped; capture tries again by itself, from its durable position."
 _RESUMABLE_CODES = frozenset(
     {6, 7, 43, 50, 63, 89, 91, 112, 133, 134, 150, 175, 189, 211, 234, 237, 262, 264, 290, 317}
     | {365, 384, 402, 461, 462, 9001, 10107, 11600, 11601, 11602, 13388, 13435, 13436}
@@ -49,12 +60,6 @@ def is_too_large(error: Exception) -> bool:
     return isinstance(error, OperationFailure) and error.code == TOO_LARGE_CODE
 
 
-def code_name(error: OperationFailure) -> str:
-    """`ChangeStreamHistoryLost (286)`; never the message, which may hold a key."""
-    name = (error.details or {}).get("codeName", "")
-    return f"{name or 'error'} ({error.code})"
-
-
 def position_lost(
     source: str, position: MongoPosition, error: OperationFailure
 ) -> PositionLostError:
@@ -64,29 +69,52 @@ def position_lost(
     return PositionLostError(source=source, position=position.text(), detail=detail)
 
 
-def translated(source: str, error: PyMongoError, *, grant: str) -> Exception:
-    """Our error for what the driver raised. `grant` is the command that grants what is needed."""
+def translated(
+    source: str, config: MongoSourceConfig, error: PyMongoError, client: Client | None
+) -> PenstockError:
+    """Our error for what the driver raised; `client` is the one that it came from."""
+    address = config.address
+    if isinstance(error, ServerSelectionTimeoutError) and client is not None:
+        what, remedy = not_reached(client, address)
+        return SourceUnavailableError(f"{source}: {what}. {_ON} {remedy}.")
     if isinstance(error, ConnectionFailure | ExecutionTimeout):
         return SourceUnavailableError(
-            f"{source}: MongoDB does not answer ({type(error).__name__}). Nothing was skipped; "
-            f"capture goes on from its durable position."
+            f"{source}: MongoDB at {address.hosts} does not answer, or broke off "
+            f"({type(error).__name__}). {_ON}"
+        )
+    if isinstance(error, ConfigurationError):
+        return SourceUnavailableError(
+            f"{source}: the name service knows no hosts for {address.hosts}, which uri asks it for "
+            f"(mongodb+srv). {_ON} Correct the host in uri, or the name service of this machine."
         )
     if not isinstance(error, OperationFailure):
         return SourceError(
             f"{source}: the MongoDB driver failed ({type(error).__name__}). Capture has stopped "
             f"and nothing was skipped."
         )
-    if error.code in _DENIED_CODES:
+    if error.code in WRONG_LOGIN:
+        what, remedy = wrong_login(error, address)
+        return ConfigError(f"{source}: {what}. Nothing was skipped. {remedy}.")
+    if error.code == UNAUTHORIZED:
         return ConfigError(
-            f"{source}: MongoDB refuses us: {code_name(error)}. Nothing was skipped. "
-            f"As an administrator, run in mongosh: {grant}"
+            f"{source}: {lacks(config)} ({code_name(error)}). Nothing was skipped. As an "
+            f"administrator, run in mongosh: {grant_command(config)}"
         )
     if error.code in _RESUMABLE_CODES or any(map(error.has_error_label, _RESUMABLE_LABELS)):
         return SourceUnavailableError(
-            f"{source}: MongoDB broke off with {code_name(error)}. Nothing was skipped; capture "
-            f"goes on from its durable position."
+            f"{source}: MongoDB at {address.hosts} broke off with {code_name(error)}. {_ON}"
         )
     return SourceError(
-        f"{source}: MongoDB answered {code_name(error)}. Capture has stopped and nothing was "
-        f"skipped. Look the code up in the server's log, then start the source again."
+        f"{source}: MongoDB at {address.hosts} answered {code_name(error)}. Capture has stopped "
+        f"and nothing was skipped. Look the code up in the server's log, then start the source "
+        f"again."
     )
+
+
+def lacks(config: MongoSourceConfig) -> str:
+    """That who we are may not do what was asked."""
+    address = config.address
+    if address.user is None and address.database == "admin":
+        return f"MongoDB at {address.hosts} asks for a user, and uri has none"
+    who = "the user of uri" if address.user is None else repr(address.user)
+    return f"{who} lacks a privilege at {address.hosts}"

@@ -18,11 +18,13 @@ from penstock.capture.deadletter import Letter, Outcome
 from penstock.capture.tenant import control_tenant
 from penstock.errors import (
     ConfigError,
+    PenstockError,
     RequestError,
     SourceChangedError,
     SourceUnavailableError,
 )
 from penstock.event import Commit, Fragment, SystemEvent
+from penstock.mongo_causes import code_name
 from penstock.ports import KeyRange, Listing, RangeRows
 from penstock.sources.mongodb.again import Namespace, named, whole_copy, with_collections
 from penstock.sources.mongodb.closing import Heartbeats, close
@@ -33,11 +35,9 @@ from penstock.sources.mongodb.deployment import (
     Deployment,
     connect,
     describe,
-    grant_command,
     obstacle,
 )
 from penstock.sources.mongodb.failures import (
-    code_name,
     is_lost,
     is_too_large,
     position_lost,
@@ -144,7 +144,7 @@ class MongoSource:
             raise self._patience.exhausted(self.name) from None
         except PyMongoError as error:
             # Without its cause: a server's message may hold a key.
-            raise translated(self.name, error, grant=grant_command(self.config)) from None
+            raise self._translated(error) from None
 
     @property
     def dead_letters(self) -> int:
@@ -179,7 +179,7 @@ class MongoSource:
         try:
             there = await collections(await self._connected(), self.config)
         except PyMongoError as error:
-            raise translated(self.name, error, grant=grant_command(self.config)) from None
+            raise self._translated(error) from None
         asked = named(self.name, names, namespaces=self.config.namespaces, there=there, known=known)
         await self._desk.ask(asked)
         return [".".join(namespace) for namespace in asked or there]
@@ -211,7 +211,7 @@ class MongoSource:
             client = await self._connected()
             return await read_chunk(client, (database, name), after=after_key, limit=limit)
         except PyMongoError as error:
-            raise translated(self.name, error, grant=grant_command(self.config)) from None
+            raise self._translated(error) from None
 
     def require_readable(self) -> None:
         """As `ReadsRanges.require_readable`."""
@@ -226,7 +226,7 @@ class MongoSource:
             await self._identified(client, known)
             return await split(client, self.config, database, collection, rows=rows)
         except PyMongoError as error:
-            raise translated(self.name, error, grant=grant_command(self.config)) from None
+            raise self._translated(error) from None
 
     async def read_range(self, part: KeyRange, *, position: str) -> RangeRows:
         """As `ReadsRanges.read_range`."""
@@ -244,7 +244,7 @@ class MongoSource:
                 snapshot=known.token.data,
             )
         except PyMongoError as error:
-            raise translated(self.name, error, grant=grant_command(self.config)) from None
+            raise self._translated(error) from None
 
     def has_told(self, position: str, read_at: str) -> bool:
         """As `ReadsRanges.has_told`."""
@@ -258,7 +258,7 @@ class MongoSource:
         except TimeoutError:
             raise self._patience.exhausted(self.name) from None
         except PyMongoError as error:
-            raise translated(self.name, error, grant=grant_command(self.config)) from None
+            raise self._translated(error) from None
 
     async def rewound(self, position: str, *, to: str | None, by_seconds: float | None) -> str:
         """As `Rewinds.rewound`. What happened at the time of the place comes again, too."""
@@ -273,13 +273,13 @@ class MongoSource:
             raise self._patience.exhausted(self.name) from None
         except OperationFailure as error:
             if not is_lost(error):
-                raise translated(self.name, error, grant=grant_command(self.config)) from None
+                raise self._translated(error) from None
             raise RequestError(
                 f"{self.name}: the oplog does not reach back that far ({code_name(error)}). "
                 f"Nothing was changed. `penstock doctor` says since when it holds changes."
             ) from None
         except PyMongoError as error:
-            raise translated(self.name, error, grant=grant_command(self.config)) from None
+            raise self._translated(error) from None
         return structs.replace(known, token=token, gap_said=False).text()
 
     def told_at(self, position: str) -> int:
@@ -293,6 +293,9 @@ class MongoSource:
     def is_copying(self, position: str) -> bool:
         """As `Moves.is_copying`."""
         return is_copying(position)
+
+    def _translated(self, error: PyMongoError) -> PenstockError:
+        return translated(self.name, self.config, error, self._client)
 
     async def _connected(self) -> Client:
         loop = asyncio.get_running_loop()
