@@ -32,8 +32,14 @@ def accepted(folder: Path, text: str, **environment: str) -> Settings:
     return load(write(folder, text), environment=environment)
 
 
-def test_an_empty_file_is_a_service_with_defaults(tmp_path: Path) -> None:
-    settings = accepted(tmp_path, "")
+def test_an_empty_file_is_no_configuration(tmp_path: Path) -> None:
+    """As a reload of a file that is just being written would stop every source."""
+    for text in ("", "# to be done\n"):
+        assert "is empty" in refused(tmp_path, text)
+
+
+def test_what_is_not_written_has_defaults(tmp_path: Path) -> None:
+    settings = accepted(tmp_path, "[serve]")
     assert settings.sources == {}
     assert settings.serve.grpc == "127.0.0.1:50051"
     assert settings.log.path == tmp_path / "data/log"
@@ -200,6 +206,67 @@ def test_all_mistakes_of_a_section_are_named_at_once(tmp_path: Path) -> None:
     message = refused(tmp_path, "[log]\nretenton = 1\nmap_byts = 2")
     assert "log.retenton" in message
     assert "log.map_byts" in message
+
+
+def test_all_mistakes_of_a_file_are_named_at_once(tmp_path: Path) -> None:
+    """And none that is but the consequence of another."""
+    message = refused(
+        tmp_path,
+        """
+        [log]
+        retenton = 1
+        [serv]
+        [sources.a]
+        type = "mysq"
+        [sources.b]
+        type = "mongodb"
+        uri = "${B_URI}"
+        database = "admin"
+        [sources.c]
+        type = "script"
+        seed = "many"
+        [pipelines.p]
+        source = "a"
+        path = "p"
+        [pipelines.q]
+        source = "d"
+        path = "${PLACE}"
+        """,
+    )
+    path, lines = tmp_path / "penstock.toml", message.splitlines()
+    assert lines[0] == f"{path} has 6 errors. Nothing was started."
+    for line, said in zip(
+        lines[1:],
+        (
+            "- sources.b.uri needs the environment variable B_URI, which is not set in the",
+            "- pipelines.q.path needs the environment variable PLACE",
+            "- there is no section [serv] (did you mean serve",
+            "- there is no setting log.retenton (did you mean",
+            "- sources.a.type must be one of",
+            "- sources.c.seed: Input should be",
+        ),
+        strict=True,
+    ):
+        assert line.startswith(said)
+        assert "Nothing was started" not in line
+
+
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [
+        ("postgresql", "PostgreSQL is not captured; it can be the destination"),
+        ("Postgres", "PostgreSQL is not captured; it can be the destination"),
+        ("mariadb", "MariaDB is captured with type = 'mysql'"),
+        ("dynamodb", "captured with type = 'store'"),
+        ("mongo", "did you mean mongodb?"),
+    ],
+)
+def test_a_type_that_there_is_not_is_answered_by_what_it_means(
+    tmp_path: Path, kind: str, said: str
+) -> None:
+    message = refused(tmp_path, f"[sources.shop]\ntype = '{kind}'")
+    assert said in message
+    assert message.count("did you mean") == (kind == "mongo")
 
 
 def test_a_missing_file_says_what_to_do(tmp_path: Path) -> None:

@@ -168,13 +168,27 @@ def test_sources_start_stop_and_restart_alone_while_the_others_go_on(
         assert run.sources()["new"]["state"] == "not configured"
 
 
+def flat(text: str) -> str:
+    """Without the line breaks of a terminal."""
+    return " ".join(text.split())
+
+
 @pytest.mark.slow
 def test_a_file_with_an_error_changes_nothing_and_says_what_is_wrong(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """And in whose environment a variable is missing: the command's, or the service's."""
     config = configure(tmp_path, rest() + shop("kept", 1))
     with Service(config, "--one-process") as service:
         run = Running(capsys, service)
+        configure(tmp_path, rest() + shop("kept", 1) + '[logging]\nlevel = "${LEVEL}"\n')
+        done = penstock(capsys, "reload", "--config", str(config))
+        assert "LEVEL, which is not set in the environment of this command" in flat(done.err)
+        monkeypatch.setenv("LEVEL", "warning")
+        done = penstock(capsys, "reload", "--config", str(config))
+        without = f"the running service (process {service.process.pid}) was started without"
+        assert without in flat(done.err)
+        assert "restart the service with LEVEL set" in flat(done.err)
         configure(tmp_path, rest() + shop("new", 4) + "[sources.kept]\ntype = 'mysterious'\n")
         done = penstock(capsys, "reload", "--config", str(config), "--json")
         # The command reads the file as well, to know where the log is.

@@ -205,8 +205,8 @@ async def test_a_grant_that_is_missing_is_named_and_granting_it_is_enough(guarde
         (uri("root", "shop"), ("user name or password of 'root'", "'shop'", "authSource")),
         (f"mongodb://{guarded}", ("asks for a user, and uri has none", "createUser")),
     ):
-        checks = await doctor("shop", config(strange, database="shop"))
-        (wrong_one,) = [check for check in checks if check.level is Level.ERROR]
+        found = await doctor("shop", config(strange, database="shop"))
+        (wrong_one,) = [check for check in found if check.level is Level.ERROR]
         async with source(strange, database="shop") as opened:
             with pytest.raises(ConfigError) as error:
                 await anext(opened.changes(position=None))

@@ -21,7 +21,10 @@ def _group() -> None:
 def check(
     config: output.ConfigOption = output.DEFAULT_CONFIG, as_json: output.JsonOption = False
 ) -> None:
-    """Check the configuration, and say what it configures; secrets are not shown."""
+    """Check the configuration, and say what it configures; secrets are not shown.
+
+    Every error of the file is said at once.
+    """
     from penstock.cli.config import load
     from penstock.cli.images import remarks
 

@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from penstock.spark.config import AuditPipelineConfig, PipelineConfig, TablePipelineConfig
 
 Checked = TypeVar("Checked", bound=BaseModel)
+Made = TypeVar("Made")
 
 _SECTIONS = (
     "log",
@@ -83,6 +84,15 @@ _KNOWN_BY_ITSELF: Final[Mapping[str | int, str]] = {
     "spark_conf": "settings of Spark are under [spark]",
 }
 """What Spark's AUTO CDC asks of a pipeline, and how ours has it."""
+_OTHER_NAMES: Final = {
+    "mariadb": " (MariaDB is captured with type = 'mysql')",
+    **dict.fromkeys(
+        ("postgres", "postgresql"),
+        " (PostgreSQL is not captured; it can be the destination of a pipeline to = 'replica')",
+    ),
+    "dynamodb": " (a store with DynamoDB's protocol is captured with type = 'store')",
+}
+"""What other names of databases mean as the type of a source."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 _VARIABLE = re.compile(r"\$\{([^}]*)\}")
 _VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -156,13 +166,15 @@ def load(
     *,
     environment: Mapping[str, str] | None = None,
     listen: Mapping[str, str | None] | None = None,
+    running: bool = False,
 ) -> Settings:
     """Read and check a file; relative paths inside it are relative to its folder.
 
-    `listen` replaces settings of [serve], where it has a value.
+    `listen` replaces settings of [serve], where it has a value. `running` says that this process is
+    the service, whose environment no shell changes.
 
-    Raises ConfigError that names the file and the key, and near matches of a name it does not
-    know. Secrets are never part of the message.
+    Raises ConfigError that names the file and every key that is wrong, and near matches of a name
+    it does not know. Secrets are never part of the message.
     """
     try:
         text = path.read_text(encoding="utf-8")
@@ -177,7 +189,13 @@ def load(
         written = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{path} is not TOML: {error}. Nothing was started.") from error
-    variables = _Variables(path, os.environ if environment is None else environment)
+    if not written:
+        raise ConfigError(
+            f"{path} is empty, and so no configuration. Nothing was started. Write a "
+            f"[sources.NAME] with a type; `penstock quickstart` shows a small one at work."
+        )
+    known = os.environ if environment is None else environment
+    variables = _Variables(path, known, running=running)
     written = variables.table(written, "")
     replaced: dict[str, Any] = {
         name: address for name, address in (listen or {}).items() if address is not None
@@ -189,7 +207,7 @@ def load(
             replaced = {**replaced, "dynamodb": {**table, "address": replaced["dynamodb"]}}
         written["serve"] = {**serve, **replaced}
     try:
-        return _settings(path, written)
+        return _settings(path, written, variables)
     except ConfigError as error:
         raise ConfigError(variables.redact(str(error))) from None
 
@@ -215,46 +233,100 @@ def config_class(adapter: type[Any]) -> type[Config]:
     return found
 
 
-def _settings(path: Path, written: dict[str, Any]) -> Settings:
+class _Faults:
+    """What is wrong with a file, all of it."""
+
+    def __init__(self, path: Path, variables: "_Variables") -> None:
+        self._path = path
+        self._variables = variables
+        self.messages = [message for _, message in variables.missing]
+
+    def tried(self, where: str, make: Callable[[], Made], otherwise: Made) -> Made:
+        """What `make` returns; `otherwise` where it raises ConfigError, which is kept, or where
+        the part `where` of the file lacks a variable, which is known already."""
+        prefix = f"{where}."
+        if any(f"{key}.".startswith(prefix) for key, _ in self._variables.missing):
+            return otherwise
+        try:
+            return make()
+        except ConfigError as error:
+            self.messages.append(str(error))
+            return otherwise
+
+    def told(self) -> None:
+        """Raise ConfigError with everything that was wrong, if anything was."""
+        if len(self.messages) == 1:
+            raise ConfigError(self.messages[0])
+        if self.messages:
+            each = [
+                "\n- " + one.removeprefix(f"{self._path}: ").replace("Nothing was started. ", "")
+                for one in self.messages
+            ]
+            told = "".join(one.removesuffix(" Nothing was started.") for one in each)
+            raise ConfigError(f"{self._path} has {len(each)} errors. Nothing was started.{told}")
+
+
+def _settings(path: Path, written: dict[str, Any], variables: "_Variables") -> Settings:
+    faults = _Faults(path, variables)
     for section in written:
         if section not in _SECTIONS:
-            raise ConfigError(
+            faults.messages.append(
                 f"{path}: there is no section [{section}]{near(section, _SECTIONS)}. "
                 f"Nothing was started."
             )
     for section in _SECTIONS:
         if not isinstance(written.get(section, {}), dict):
-            raise ConfigError(f"{path}: {section} must be a table. Nothing was started.")
-    log = _checked(LogConfig, written.get("log", {}), path, "log")
-    checkpoint = _checked(CheckpointConfig, written.get("checkpoint", {}), path, "checkpoint")
+            faults.messages.append(f"{path}: {section} must be a table. Nothing was started.")
+            written = {**written, section: {}}
+
+    def section_of(kind: type[Checked], name: str) -> Checked:
+        table = written.get(name, {})
+        return faults.tried(name, lambda: _checked(kind, table, path, name), kind())
+
     folder = path.resolve().parent
-    sources = {
-        name: _source(path, name, table)
-        for name, table in _tables(path, written, "sources").items()
-    }
-    capture = _checked(CaptureConfig, written.get("capture", {}), path, "capture")
-    _require_quotas(path, capture, log, sources)
-    serve = _checked(ServeConfig, written.get("serve", {}), path, "serve")
-    access = _checked(AccessConfig, written.get("access", {}), path, "access")
-    _require_guarded(path, serve, access)
-    state = _checked(StateConfig, written.get("state", {}), path, "state")
-    serve = serve.beside(folder)
-    _require_zero(path, serve, state, sources)
+    log = section_of(LogConfig, "log")
+    checkpoint = section_of(CheckpointConfig, "checkpoint")
+    capture = section_of(CaptureConfig, "capture")
+    serve = section_of(ServeConfig, "serve")
+    access = section_of(AccessConfig, "access")
+    state = section_of(StateConfig, "state")
+    alerts = section_of(AlertsConfig, "alerts")
+    logging = section_of(LoggingConfig, "logging")
+    processes = section_of(ProcessesConfig, "processes")
+    archive = faults.tried("archive", lambda: _archive(path, written), ArchiveConfig())
+    nothing: dict[str, str] = {}
+    spark = faults.tried(
+        "spark",
+        lambda: spark_settings(written.get("spark", {}), where=f"{path}: spark"),
+        nothing,
+    )
+    sources: dict[str, SourceSettings] = {}
+    for name, table in _tables(path, written, "sources", faults).items():
+        one = faults.tried(f"sources.{name}", partial(_source, path, name, table), None)
+        if one is not None:
+            sources[name] = one
+    pipelines = _pipelines(path, written, sources, faults)
+    if not faults.messages:  # what one part says of another
+        faults.tried("capture", lambda: _require_quotas(path, capture, log, sources), None)
+        faults.tried("access", lambda: _require_guarded(path, serve, access), None)
+        serve = serve.beside(folder)
+        faults.tried("serve", lambda: _require_zero(path, serve, state, sources), None)
+    faults.told()
     return Settings(
         path=path,
         log=log.model_copy(update={"path": folder / log.path}),
-        archive=_archive(path, written),
+        archive=archive,
         capture=capture,
-        alerts=_checked(AlertsConfig, written.get("alerts", {}), path, "alerts"),
-        logging=_checked(LoggingConfig, written.get("logging", {}), path, "logging"),
-        processes=_checked(ProcessesConfig, written.get("processes", {}), path, "processes"),
+        alerts=alerts,
+        logging=logging,
+        processes=processes,
         checkpoint=checkpoint.beside(folder),
         sources=sources,
         state=state,
         serve=serve,
         access=access.beside(folder),
-        pipelines=_pipelines(path, written, sources),
-        spark=spark_settings(written.get("spark", {}), where=f"{path}: spark"),
+        pipelines=pipelines,
+        spark=spark,
     )
 
 
@@ -335,22 +407,25 @@ def _require_quotas(
         )
 
 
-def _tables(path: Path, written: dict[str, Any], section: str) -> dict[str, dict[str, Any]]:
-    tables = written.get(section, {})
-    for name, table in tables.items():
+def _tables(
+    path: Path, written: dict[str, Any], section: str, faults: _Faults
+) -> dict[str, dict[str, Any]]:
+    tables = dict(written.get(section, {}))
+    for name, table in list(tables.items()):
         if not isinstance(table, dict) or not _NAME.fullmatch(name):
-            raise ConfigError(
+            del tables[name]
+            faults.messages.append(
                 f"{path}: {section}.{name} must be a table whose name is letters, digits, '_', "
                 f"'-' and '.', as [{section}.shop]. Nothing was started."
             )
-    return dict(tables)
+    return tables
 
 
 def _source(path: Path, name: str, table: dict[str, Any]) -> SourceSettings:
     known = known_sources()
     kind = table.get("type")
     if not isinstance(kind, str) or kind not in known:
-        hint = near(str(kind), known) if kind is not None else ""
+        hint = _OTHER_NAMES.get(str(kind).lower()) or near(str(kind), known, cutoff=0.7)
         raise ConfigError(
             f"{path}: sources.{name}.type must be one of {', '.join(sorted(known))}{hint}. "
             f"Nothing was started."
@@ -366,43 +441,61 @@ def _source(path: Path, name: str, table: dict[str, Any]) -> SourceSettings:
 
 
 def _pipelines(
-    path: Path, written: dict[str, Any], sources: dict[str, SourceSettings]
+    path: Path, written: dict[str, Any], sources: dict[str, SourceSettings], faults: _Faults
 ) -> "dict[str, PipelineConfig]":
     """The pipelines, with relative folders made relative to the file's; none in another's way."""
-    # Only its configuration: no Spark is needed to run the service.
-    from penstock.spark.config import PipelineConfig, config_class
-
     pipelines: dict[str, PipelineConfig] = {}
-    for name, table in _tables(path, written, "pipelines").items():
-        where = f"pipelines.{name}"
-        try:
-            kind = config_class(table.get("to", "table"))
-        except ValueError as error:
-            raise ConfigError(f"{path}: {where}.to: {error}. Nothing was started.") from None
-        pipeline: PipelineConfig = _checked(kind, table, path, where)
-        if pipeline.source not in sources:
-            raise ConfigError(
-                f"{path}: pipelines.{name}.source is {pipeline.source!r}, but there is no "
-                f"[sources.{pipeline.source}]{near(pipeline.source, sources)}. "
-                f"Nothing was started."
-            )
-        _require_key(path, name, pipeline, sources[pipeline.source].kind)
-        for key in secret_in(pipeline):
-            raise ConfigError(
-                f"{path}: pipelines.{name}.{key} is a URL with a password, which errors and "
-                f"reports would show. Nothing was started. Write it into "
-                f"pipelines.{name}.storage_options."
-            )
-        pipelines[name] = beside(path.resolve().parent, pipeline)
+    for name, table in _tables(path, written, "pipelines", faults).items():
+        one = faults.tried(
+            f"pipelines.{name}",
+            partial(_pipeline, path, name, table, written.get("sources", {}), sources),
+            None,
+        )
+        if one is not None:
+            pipelines[name] = one
     both = clash(pipelines)
     if both is not None:
-        one, other = both
-        raise ConfigError(
-            f"{path}: {one.setting} and {other.setting} are the same folder, or one lies in the "
-            f"other, and each would write over what the other wrote. Nothing was started. Give "
+        one_place, other = both
+        faults.messages.append(
+            f"{path}: {one_place.setting} and {other.setting} are the same folder, or one lies in "
+            f"the other, and each would write over what the other wrote. Nothing was started. Give "
             f"each a folder of its own."
         )
     return pipelines
+
+
+def _pipeline(
+    path: Path,
+    name: str,
+    table: dict[str, Any],
+    written: Mapping[str, object],
+    sources: Mapping[str, SourceSettings],
+) -> "PipelineConfig":
+    """One pipeline. `written` are all sources of the file, `sources` those that are right."""
+    # Only its configuration: no Spark is needed to run the service.
+    from penstock.spark.config import PipelineConfig, config_class
+
+    where = f"pipelines.{name}"
+    try:
+        kind = config_class(table.get("to", "table"))
+    except ValueError as error:
+        raise ConfigError(f"{path}: {where}.to: {error}. Nothing was started.") from None
+    pipeline: PipelineConfig = _checked(kind, table, path, where)
+    if pipeline.source not in written:
+        raise ConfigError(
+            f"{path}: pipelines.{name}.source is {pipeline.source!r}, but there is no "
+            f"[sources.{pipeline.source}]{near(pipeline.source, written)}. "
+            f"Nothing was started."
+        )
+    if pipeline.source in sources:
+        _require_key(path, name, pipeline, sources[pipeline.source].kind)
+    for key in secret_in(pipeline):
+        raise ConfigError(
+            f"{path}: pipelines.{name}.{key} is a URL with a password, which errors and "
+            f"reports would show. Nothing was started. Write it into "
+            f"pipelines.{name}.storage_options."
+        )
+    return beside(path.resolve().parent, pipeline)
 
 
 def _require_key(path: Path, name: str, pipeline: "PipelineConfig", kind: str) -> None:
@@ -448,18 +541,21 @@ def _sentence(
     return f"{key}: {message.removeprefix('Value error, ')}"
 
 
-def near(name: str, known: Sequence[str] | Mapping[str, Any]) -> str:
+def near(name: str, known: Sequence[str] | Mapping[str, Any], *, cutoff: float = 0.5) -> str:
     """ " (did you mean ...?)", or nothing when no known name is near."""
-    matches = difflib.get_close_matches(name, list(known), n=3, cutoff=0.5)
+    matches = difflib.get_close_matches(name, list(known), n=3, cutoff=cutoff)
     return f" (did you mean {' or '.join(matches)}?)" if matches else ""
 
 
 class _Variables:
     """Replaces ${NAME}, and knows what was put in, so that no message repeats it."""
 
-    def __init__(self, path: Path, environment: Mapping[str, str]) -> None:
+    def __init__(self, path: Path, environment: Mapping[str, str], *, running: bool) -> None:
         self._path = path
         self._environment = environment
+        self._running = running
+        self.missing: list[tuple[str, str]] = []
+        """Where a variable is named that there is not, and what to say of it."""
         self._used: dict[str, str] = {}
 
     def table(self, written: Mapping[str, object], key: str) -> dict[str, Any]:
@@ -487,14 +583,22 @@ class _Variables:
 
     def _value(self, name: str, key: str) -> str:
         if not _VARIABLE_NAME.fullmatch(name):
-            raise ConfigError(
-                f"{self._path}: {key} says ${{{name}}}, which names no environment variable. "
-                f"Nothing was started. Write ${{NAME}}."
+            what = f"{key} says ${{{name}}}, which names no environment variable"
+            remedy = "Write ${NAME}."
+        elif name in self._environment:
+            self._used[name] = self._environment[name]
+            return self._environment[name]
+        elif self._running:
+            what = (
+                f"{key} needs the environment variable {name}, which the running service (process "
+                f"{os.getpid()}) was started without"
             )
-        if name not in self._environment:
-            raise ConfigError(
-                f"{self._path}: {key} needs the environment variable {name}, which is not set. "
-                f"Nothing was started. Set it, and start again."
+            remedy = f"No shell changes its environment: restart the service with {name} set."
+        else:
+            what = (
+                f"{key} needs the environment variable {name}, which is not set in the environment "
+                f"of this command"
             )
-        self._used[name] = self._environment[name]
-        return self._environment[name]
+            remedy = "Set it, and start again."
+        self.missing.append((key, f"{self._path}: {what}. Nothing was started. {remedy}"))
+        return ""

@@ -98,7 +98,7 @@ class Reloader:
         """
         async with self._turn:
             try:
-                after = load(self._current.path)
+                after = load(self._current.path, running=True)
                 found = plan(self._current, after)
                 await self._apply(after, found)
             except ConfigError as error:

@@ -204,7 +204,7 @@ async def _take_over(settings: "Settings", hangup: asyncio.Event, reloads: "Relo
         await hangup.wait()
         hangup.clear()
         try:
-            after = load(settings.path)
+            after = load(settings.path, running=True)
         except ConfigError as error:
             # Capture has read another: the reload of the one that is there now meets this too.
             logger.error(  # noqa: TRY400

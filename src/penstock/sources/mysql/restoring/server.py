@@ -17,7 +17,8 @@ from pymysql.cursors import Cursor, SSCursor
 
 from penstock.audit.fold import Document, Name
 from penstock.errors import AuditError, ConfigError
-from penstock.sources.mysql.connection import Connected, ask, code_of
+from penstock.sources.mysql.connection import Connected, ask
+from penstock.sources.mysql.failures import code_of
 from penstock.sources.mysql.restoring.columns import (
     KNOWN,
     ServerColumn,
