@@ -14,6 +14,7 @@ from penstock.capture.alerts import Alert
 from penstock.capture.config import CaptureConfig
 from penstock.capture.gaps import GAPS_MAX, LETTERS, GapWatch, OpenGaps, Scanned
 from penstock.capture.moving import move
+from penstock.cli.last_states import LastStates
 from penstock.cli.observer import Observer
 from penstock.cli.remembered import NAME, AlertMemory, Remembered
 from penstock.event import Commit
@@ -177,6 +178,7 @@ class Capture:
             clock,
             alert=self._take,
             memory=AlertMemory(folder),
+            last=LastStates(folder),
         )
 
     def _take(self, alert: Alert) -> bool:

@@ -12,6 +12,7 @@ from penstock.capture import Backoff, PumpLimits, Supervised, Supervisor, meter,
 from penstock.capture.breaker import Breaker
 from penstock.capture.config import CaptureConfig
 from penstock.capture.publish import Publisher
+from penstock.cli.last_states import LastStates
 from penstock.cli.observer import Observer
 from penstock.cli.remembered import AlertMemory
 from penstock.errors import SourceUnavailableError
@@ -158,6 +159,7 @@ async def test_errors_lag_silence_and_the_ends_of_the_log_are_told(tmp_path: Pat
         clock,
         alert=lambda _: True,
         memory=AlertMemory(tmp_path),
+        last=LastStates(tmp_path),
     )
     await observer.observe()
     head = (await log.bounds()).head

@@ -1,6 +1,7 @@
 """What `penstock run` promises: it survives the death of each of its processes, and says so."""
 
 import asyncio
+import json
 import os
 import signal
 import socket
@@ -11,13 +12,25 @@ from pathlib import Path
 
 import pytest
 
+from penstock.cli import run
 from penstock.cli.config import load
 from penstock.cli.run import ENDED_BY_FORCE
 from penstock.client import Change, follow_sync
 from penstock.event import SystemEvent
 from penstock.log import LmdbLog
 from penstock.sources.script import ScriptSource, ScriptSourceConfig
+from penstock.testing.servers import MongoReplicaSet
 from tests.cli.service import Service, commands_alive, configure, penstock
+from tests.waiting import wait_until
+
+AT_REST = """[serve]
+grpc = '127.0.0.1:0'
+flight = '127.0.0.1:0'
+http = 'off'
+[sources.shop]
+type = 'script'
+transactions = 1
+"""
 
 
 @pytest.mark.slow
@@ -88,6 +101,40 @@ def test_one_process_serves_and_stops_cleanly(tmp_path: Path) -> None:
         with follow_sync(service.ready["grpc"]) as changes:
             assert next(iter(changes)).sequence
         assert service.stop() == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("options", [(), ("--one-process",)])
+def test_why_a_source_stopped_is_logged_and_still_known_when_the_service_is_down(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    mongo: MongoReplicaSet,
+    options: tuple[str, ...],
+) -> None:
+    uri = mongo.uri.replace("mongodb://", "mongodb://cdc:s3cret@")
+    config = configure(tmp_path, f"{AT_REST}[sources.crm]\ntype = 'mongodb'\nuri = '{uri}'\n")
+    why = f"crm: MongoDB at {mongo.addresses[0]} rejects the user name or password of 'cdc'"
+    with Service(config, *options) as service:
+        assert service.ready["states"].keys() == {"shop", "crm"}
+        wait_until(lambda: "source stopped; it needs attention" in service.errors())
+        (line,) = [one for one in service.errors().splitlines() if "needs attention" in one]
+        told = json.loads(line)
+        assert told["reason"].startswith(why)
+        assert "Correct uri: the user, the password" in told["reason"]
+        assert "s3cret" not in service.errors()
+    done = penstock(capsys, "status", "--config", str(config), "--json")
+    shop, crm = json.loads(done.out)["sources"]
+    assert (crm["state"], crm["lastState"], crm["code"]) == ("down", "stopped", "config")
+    assert crm["message"] == told["reason"]
+    assert (shop["state"], shop["message"]) == ("down", "")
+    done = penstock(capsys, "status", "--config", str(config))
+    assert f"stopped before: {why}" in " ".join(done.out.split())
+
+
+def test_the_terminal_is_told_how_each_source_is(capsys: pytest.CaptureFixture[str]) -> None:
+    fact = {"event": "ready", "grpc": "a:1", "flight": "a:2", "dynamodb": "off", "log": "data"}
+    run._say({**fact, "states": {"shop": "running", "crm": "stopped"}})
+    assert "sources shop running, crm stopped" in capsys.readouterr().out
 
 
 def test_what_cannot_start_ends_with_the_error_s_sentence_and_exit_code(

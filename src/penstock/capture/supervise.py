@@ -405,6 +405,7 @@ class Supervisor:
                     failures=failures,
                     circuit=kept.breaker.circuit,
                     wait_seconds=round(wait_seconds, 3),
+                    reason=str(error),
                 )
                 self._enter(
                     name,
@@ -475,7 +476,7 @@ class Supervisor:
 
     async def _stop(self, name: str, code: str, message: str) -> None:
         SOURCE_ERRORS.labels(name, code).inc()
-        logger.error("source stopped; it needs attention", source=name, code=code)
+        logger.error("source stopped; it needs attention", source=name, code=code, reason=message)
         self._enter(name, State.STOPPED, code=code, message=message)
         self._set(name, errors=self._status[name].errors + 1)
         await self._say(name, "stopped", {"code": code})

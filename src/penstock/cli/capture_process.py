@@ -18,6 +18,7 @@ from penstock.cli.alerts import Sender
 from penstock.cli.archiving import Archiving, CapturedLog
 from penstock.cli.config import Settings
 from penstock.cli.control import Control
+from penstock.cli.last_states import LastStates
 from penstock.cli.letters import LetterRequests
 from penstock.cli.live import Reloads
 from penstock.cli.logs import set_level
@@ -146,6 +147,7 @@ class Capturing:
             self._clock,
             alert=self._sender.offer,
             memory=AlertMemory(settings.log.path),
+            last=LastStates(settings.log.path),
             archive=self._archiving.status,
         )
         self._sender.on_delivered = self._observer.delivered
@@ -213,6 +215,8 @@ class Capturing:
                 for task in done:
                     task.result()
         finally:
+            # As they are before we end them.
+            await self._observer.keep_states()
             for task in (stopping, *tasks):
                 task.cancel()
             await asyncio.gather(stopping, *tasks, return_exceptions=True)

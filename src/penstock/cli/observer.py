@@ -13,6 +13,7 @@ from penstock.capture.gaps import GapWatch
 from penstock.capture.status import SourceStatus
 from penstock.capture.supervise import Clock
 from penstock.capture.watch import ASK_SECONDS, LossWatch, Silence, conditions_of, tell_silence
+from penstock.cli.last_states import LastStates
 from penstock.cli.remembered import AlertMemory, Remembered
 from penstock.ports import LogReader, SourceState
 from penstock.telemetry import LOG_HEAD_SEQUENCE, LOG_TRIMMED_SEQUENCE, SOURCE_LAG_SECONDS
@@ -41,11 +42,12 @@ class Observer:
         *,
         alert: Callable[[Alert], bool],
         memory: AlertMemory,
+        last: LastStates,
         archive: Callable[[], dict[str, Any] | None] = lambda: None,
     ) -> None:
         """`alert` takes what somebody must be told, or returns False to be offered it again; what
-        became of it is said to `delivered`. `memory` keeps over restarts what was told. `archive`
-        says how the archive is; None without one."""
+        became of it is said to `delivered`. `memory` keeps over restarts what was told, `last`
+        how sources were. `archive` says how the archive is; None without one."""
         self.config = config
         self._log = log
         self._supervisor = supervisor
@@ -57,6 +59,7 @@ class Observer:
         self._silent: frozenset[str] = frozenset()
         self._loss = LossWatch()
         self._memory = memory
+        self._last = last
         remembered = memory.read()
         self._episodes = Episodes(told=remembered.told)
         # What was told of another log's gaps is no news of this one's, and not over either.
@@ -123,6 +126,11 @@ class Observer:
             Remembered(scanned=self.gaps.scanned, told=self._episodes.told()),
             steady_seconds=steady,
         )
+        await self.keep_states()
+
+    async def keep_states(self) -> None:
+        """Write down how the sources are, for whoever asks when this process is gone."""
+        await self._last.keep(self._supervisor.status())
 
     async def status(self, _: dict[str, Any]) -> dict[str, Any]:
         """The answer to the request `status`: this process, and every source's capture."""

@@ -201,10 +201,14 @@ async def beat() -> None:
         await asyncio.sleep(BEAT_SECONDS)
 
 
-def ready_fact(
+async def ready_fact(
     settings: "Settings", addresses: Mapping[str, Any], pids: Mapping[str, int]
 ) -> dict[str, Any]:
-    """What is said once the service is up: where it listens, and who it is."""
+    """What is said once the service is up: where it listens, who it is, and how its sources are."""
+    from penstock.cli.status import ask_capture
+
+    told = await asyncio.to_thread(ask_capture, settings)
+    states = {one["source"]: one["state"] for one in (told or {}).get("sources", ())}
     return {
         "event": "ready",
         "grpc": addresses["grpc"],
@@ -213,6 +217,7 @@ def ready_fact(
         "dynamodb": addresses["dynamodb"],
         "log": str(settings.log.path),
         "sources": list(settings.sources),
+        "states": {name: states.get(name, "starting") for name in settings.sources},
         "pids": dict(pids),
     }
 
@@ -278,7 +283,8 @@ async def supervise_processes(
             await _first({stopping, *keeping}, child.ready)
         if stop.is_set():
             return
-        tell(ready_fact(settings, serve.facts, {c.role: c.facts["pid"] for c in children}))
+        pids = {child.role: child.facts["pid"] for child in children}
+        tell(await ready_fact(settings, serve.facts, pids))
         await _first(set(keeping), stop)
     finally:
         for task in (stopping, *keeping):

@@ -256,14 +256,18 @@ async def one_process_service(
     from penstock.cli.publishing import opened_log
     from penstock.cli.serve_process import serve
 
-    def ready(addresses: "Addresses") -> None:
-        tell(ready_fact(settings, to_builtins(addresses), {"run": os.getpid()}))
+    async def say(addresses: dict[str, Any]) -> None:
+        tell(await ready_fact(settings, addresses, {"run": os.getpid()}))
 
     try:
         async with (
             opened_log(settings, clock=SystemClock()) as (log, publisher),
             asyncio.TaskGroup() as group,
         ):
+
+            def ready(addresses: "Addresses") -> None:
+                group.create_task(say(to_builtins(addresses)))
+
             reloads = Reloads()
             group.create_task(
                 capture(
@@ -287,6 +291,12 @@ def _while_heard(tell: Tell) -> Tell:
     return tell_or_go_on
 
 
+def _states(states: dict[str, str]) -> str:
+    if not states:
+        return "no sources"
+    return "sources " + ", ".join(f"{name} {state}" for name, state in states.items())
+
+
 def _say(fact: dict[str, Any]) -> None:
     console = output.stdout()
     event = fact["event"]
@@ -296,7 +306,7 @@ def _say(fact: dict[str, Any]) -> None:
         console.print(
             f"gRPC {fact['grpc']}, Flight {fact['flight']}, "
             f"{dynamodb}log {fact['log']}, "
-            f"{len(fact['sources'])} source(s). Ctrl-C stops it.",
+            f"{_states(fact['states'])}. Ctrl-C stops it.",
             markup=False,
             soft_wrap=True,
         )

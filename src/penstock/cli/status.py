@@ -9,6 +9,7 @@ from msgspec import Struct, to_builtins
 from rich.table import Table
 
 from penstock.cli import output
+from penstock.cli.last_states import LastStates
 from penstock.cli.status_shards import ShardReport, print_shards, shard_reports
 from penstock.errors import LogError
 
@@ -45,9 +46,13 @@ class SourceReport(Struct, frozen=True, kw_only=True, rename="camel"):
     state: str
     """As capture says; `down` when capture does not answer, `not configured` when the log alone
     still knows it."""
+    last_state: str | None = None
+    """What it was when capture ended; None while capture answers. `since_ms`, `code` and `message`
+    are of that state then."""
     since_ms: int | None = None
     code: str = ""
     message: str = ""
+    """Why it is stopped or tried again, and what to do."""
     restarts: int = 0
     circuit: str = "closed"
     """`open` while a source that failed again and again is left alone; `half_open` on trial."""
@@ -333,11 +338,16 @@ def _sources(
 ) -> list[SourceReport]:
     """Sources that are configured, and those that only the log still knows."""
     told = {one["source"]: one for one in (answer or {}).get("sources", [])}
+    last = LastStates(settings.log.path).read() if answer is None else {}
     durable = {state.source: state for state in states}
     reports: list[SourceReport] = []
     for name in dict.fromkeys([*settings.sources, *told, *durable]):
         said, state = told.get(name), durable.get(name)
         facts: dict[str, Any] = {"state": "down" if name in settings.sources else NOT_CONFIGURED}
+        if name in settings.sources and name in last:
+            was = last[name]
+            facts |= {"since_ms": was.since_ms, "code": was.code, "message": was.message}
+            facts["last_state"] = was.state
         if said is not None:
             facts = {
                 "state": said["state"],
@@ -450,7 +460,9 @@ def _print(report: Report) -> None:
                     markup=False,
                 )
             if source.message:
-                console.print(source.message, style=_STYLES.get(source.state, ""), markup=False)
+                was = "" if source.last_state is None else f"{source.last_state} before: "
+                style = _STYLES.get(source.state, "")
+                console.print(was + source.message, style=style, markup=False, soft_wrap=True)
     for title, readers in (("consumer", report.consumers), ("pipeline", report.pipelines)):
         if readers:
             table = _table(title, "over", "sequence", "lag", "rate", "since", "state")
