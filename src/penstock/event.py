@@ -144,6 +144,11 @@ class Commit(Struct, frozen=True, kw_only=True):
     position: str
     """Where the source resumes once this commit is durable."""
     events: tuple[AnyEvent, ...] = ()
+    as_of_ms: int | None = None
+    """Unix milliseconds up to which the source has told everything, where a heartbeat says so.
+
+    Not stored: it is what capture's lag is counted from.
+    """
 
 
 class Fragment(Struct, frozen=True, kw_only=True):

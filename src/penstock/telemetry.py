@@ -71,7 +71,13 @@ GAPS_DETECTED = Counter(
 )
 SOURCE_LAG_SECONDS = Gauge(
     "penstock_source_lag_seconds",
-    "Source time of the last captured commit, subtracted from now.",
+    "For how long the source may have had what is not captured yet.",
+    ["source"],
+    registry=REGISTRY,
+)
+SOURCE_SINCE_CHANGE_SECONDS = Gauge(
+    "penstock_source_since_change_seconds",
+    "Source time of the last captured change, subtracted from now.",
     ["source"],
     registry=REGISTRY,
 )

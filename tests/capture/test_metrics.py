@@ -5,19 +5,24 @@ import random
 from collections.abc import Callable
 from pathlib import Path
 from time import perf_counter
+from typing import Any
 
 import pytest
+from msgspec import structs
 
 from penstock.capture import Backoff, PumpLimits, Supervised, Supervisor, meter, pump
 from penstock.capture.breaker import Breaker
 from penstock.capture.config import CaptureConfig
 from penstock.capture.publish import Publisher
+from penstock.capture.pump import PumpProgress
+from penstock.capture.status import SourceStatus, State
 from penstock.cli.last_states import LastStates
-from penstock.cli.observer import Observer
+from penstock.cli.observer import Observer, lag_seconds
 from penstock.cli.remembered import AlertMemory
 from penstock.errors import SourceUnavailableError
 from penstock.event import Commit, Fragment
 from penstock.log import MemoryLog
+from penstock.ports import SourceState
 from penstock.telemetry import REGISTRY
 from tests.capture.doubles import ListSource, ManualClock, TellingLog, changes, commit, fragment
 from tests.checkpoints.doubles import MemoryStore
@@ -164,14 +169,39 @@ async def test_errors_lag_silence_and_the_ends_of_the_log_are_told(tmp_path: Pat
     await observer.observe()
     head = (await log.bounds()).head
     assert value("penstock_log_head_sequence") == head
-    # The double's first transaction was one second after 1970.
-    assert value("penstock_source_lag_seconds", source="shop") > 1_700_000_000
+    # The double's first transaction was one second after 1970, and it has said all that it has.
+    assert value("penstock_source_since_change_seconds", source="shop") >= 0
+    assert value("penstock_source_lag_seconds", source="shop") == 0
     assert value("penstock_source_silent", source="shop") == 0
     clock.seconds += 31
     await log.trim(2)
     await observer.observe()
     assert value("penstock_source_silent", source="shop") == 1
     assert value("penstock_log_trimmed_sequence") == 2
+
+
+def test_a_source_lags_by_what_it_has_and_not_by_how_long_nothing_changed() -> None:
+    state = SourceState(
+        source="shop", position="p", commits=1, events=1, last_timestamp=1_000, moved_at=90_000
+    )
+    status = SourceStatus(source="shop", state=State.RUNNING, since_ms=0)
+
+    def lag(**facts: Any) -> float:
+        return lag_seconds(structs.replace(status, **facts), state, now_ms=100_000)
+
+    assert lag(as_of_ms=99_000) == 1.0  # quiet: it said so a second ago
+    assert lag(as_of_ms=40_000) == 60.0  # its newest change, or what it has read so far, is old
+    assert lag() == 10.0  # nothing was heard since we started
+    assert lag(as_of_ms=40_000, state=State.FINISHED) == 0.0
+
+
+async def test_heartbeats_say_up_to_when_everything_is_durable() -> None:
+    progress, told = PumpProgress(), commit(1, rows=1)
+    beat = Commit(source="shop", position="p")
+    await pump(ListSource([told]), MemoryLog(), progress=progress)
+    assert progress.as_of_ms == told.events[-1].timestamp
+    progress.kept([structs.replace(beat, as_of_ms=7_000), beat])
+    assert progress.as_of_ms == 7_000
 
 
 @pytest.mark.parametrize("fails", [False, True])

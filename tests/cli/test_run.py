@@ -9,6 +9,7 @@ import subprocess
 import sys
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -129,6 +130,25 @@ def test_why_a_source_stopped_is_logged_and_still_known_when_the_service_is_down
     assert (shop["state"], shop["message"]) == ("down", "")
     done = penstock(capsys, "status", "--config", str(config))
     assert f"stopped before: {why}" in " ".join(done.out.split())
+
+
+@pytest.mark.slow
+def test_a_quiet_source_is_not_behind_and_says_when_it_last_changed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The simulated shop's changes are of a day long ago."""
+    quiet = "events_per_second = 0.01\nheartbeat_seconds = 0.1\n"
+    config = configure(tmp_path, AT_REST.replace("transactions = 1\n", quiet))
+
+    def looked() -> dict[str, Any]:
+        done = penstock(capsys, "status", "--config", str(config), "--json")
+        found: dict[str, Any] = json.loads(done.out)["sources"][0]
+        return found
+
+    with Service(config, "--one-process"):
+        wait_until(lambda: (looked()["lagSeconds"] or 1e9) < 60)
+        assert looked()["sinceChangeSeconds"] > 86_400
+    assert looked()["lagSeconds"] is None
 
 
 def test_the_terminal_is_told_how_each_source_is(capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,7 +9,7 @@ from the log's position, and the source sends the rest again.
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from typing import Protocol
 
 from msgspec import Struct
@@ -59,10 +59,17 @@ class PumpProgress:
         """The opening notice is durable."""
         self.waits_for_log = False
         """The hand-over is full: the source is not being asked, so it cannot be called silent."""
+        self.as_of_ms: int | None = None
+        """Up to which time everything of the source is durable: what it said last, or the time of
+        its last event."""
 
-    def kept(self, items: int) -> None:
-        """Say that `items` more are durable."""
-        self.appended += items
+    def kept(self, items: Sequence[Commit | Fragment]) -> None:
+        """Say that `items` are durable, too."""
+        self.appended += len(items)
+        for item in items:
+            if isinstance(item, Commit):
+                told = item.events[-1].timestamp if item.events else None
+                self.as_of_ms = item.as_of_ms or told or self.as_of_ms
         self.moved.set()
 
 
@@ -104,7 +111,7 @@ async def pump(
             await _append_whole(log, opened or batch)
             if opened is not None:
                 opening, hand_over.progress.opened = None, True
-            hand_over.progress.kept(len(batch))
+            hand_over.progress.kept(batch)
             meter.durable(batch, since=hand_over.taken_since)
             _tell(batch, on_notice)
             position = last_position(batch)

@@ -64,6 +64,9 @@ class SourceStatus(Struct, frozen=True, kw_only=True):
     restarts: int = 0
     """Sessions started after the first one."""
     circuit: Circuit = Circuit.CLOSED
+    as_of_ms: int | None = None
+    """Unix milliseconds up to which everything of the source is durable, by its heartbeats and
+    events; None before either since capture started."""
     dead_letters: int = 0
     """Changes that could not be decoded, kept in the log, and not dealt with yet."""
 

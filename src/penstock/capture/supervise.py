@@ -92,6 +92,10 @@ class _Kept:
         self.task: asyncio.Task[None] | None = None
         self.to_say: str | None = "started"
         """What the log is told with the next commit that becomes durable."""
+        self.progress = PumpProgress()
+        """Of the session under way, or the last one."""
+        self.as_of_ms: int | None = None
+        """Up to when everything was durable before that session."""
 
 
 class Supervisor:
@@ -142,6 +146,7 @@ class Supervisor:
                     status,
                     state=state,
                     circuit=kept.breaker.circuit,
+                    as_of_ms=kept.progress.as_of_ms or kept.as_of_ms,
                     dead_letters=dead_letters_of(kept.supervised.source),
                 )
             )
@@ -383,7 +388,8 @@ class Supervisor:
         while True:
             while not kept.breaker.admit():
                 await self._clock.sleep(kept.breaker.wait_seconds())
-            progress = PumpProgress()
+            kept.as_of_ms = kept.progress.as_of_ms or kept.as_of_ms
+            kept.progress = progress = PumpProgress()
             try:
                 await self._session(kept, progress)
                 return

@@ -1,22 +1,26 @@
 """What capture knows of itself: gauges, the answer to `penstock status`, and whom to alert."""
 
 import os
-import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol
 
 from penstock.capture import Supervisor, health_of
 from penstock.capture.alerts import Alert, Episodes, Kind
 from penstock.capture.config import CaptureConfig
 from penstock.capture.gaps import GapWatch
-from penstock.capture.status import SourceStatus
+from penstock.capture.status import SourceStatus, State
 from penstock.capture.supervise import Clock
 from penstock.capture.watch import ASK_SECONDS, LossWatch, Silence, conditions_of, tell_silence
 from penstock.cli.last_states import LastStates
 from penstock.cli.remembered import AlertMemory, Remembered
 from penstock.ports import LogReader, SourceState
-from penstock.telemetry import LOG_HEAD_SEQUENCE, LOG_TRIMMED_SEQUENCE, SOURCE_LAG_SECONDS
+from penstock.telemetry import (
+    LOG_HEAD_SEQUENCE,
+    LOG_TRIMMED_SEQUENCE,
+    SOURCE_LAG_SECONDS,
+    SOURCE_SINCE_CHANGE_SECONDS,
+)
 
 OBSERVE_SECONDS: Final = 1.0
 RATE_SECONDS: Final = 10
@@ -55,6 +59,7 @@ class Observer:
         self._alert = alert
         self._archive = archive
         self._events: deque[tuple[float, dict[str, int]]] = deque(maxlen=RATE_SECONDS + 1)
+        self._lags: dict[str, float] = {}
         self._silence = Silence()
         self._silent: frozenset[str] = frozenset()
         self._loss = LossWatch()
@@ -98,10 +103,8 @@ class Observer:
         self._events.append((steady, {state.source: state.events for state in sources}))
         LOG_HEAD_SEQUENCE.set(bounds.head)
         LOG_TRIMMED_SEQUENCE.set(bounds.trimmed)
-        for state in sources:
-            if state.last_timestamp:
-                SOURCE_LAG_SECONDS.labels(state.source).set(lag_seconds(state))
         statuses = self._supervisor.status()
+        self._tell_times(sources, statuses)
         captured = {status.source for status in statuses}
         silent = self._silence.observe(
             (state for state in sources if state.source in captured),
@@ -127,6 +130,17 @@ class Observer:
             steady_seconds=steady,
         )
         await self.keep_states()
+
+    def _tell_times(self, sources: Sequence[SourceState], statuses: Sequence[SourceStatus]) -> None:
+        told = {status.source: status for status in statuses}
+        for state in sources:
+            if state.last_timestamp:
+                since = max(0.0, self._clock.now_ms() - state.last_timestamp) / 1000
+                SOURCE_SINCE_CHANGE_SECONDS.labels(state.source).set(since)
+            if state.source in told:
+                lag = lag_seconds(told[state.source], state, now_ms=self._clock.now_ms())
+                self._lags[state.source] = lag
+                SOURCE_LAG_SECONDS.labels(state.source).set(lag)
 
     async def keep_states(self) -> None:
         """Write down how the sources are, for whoever asks when this process is gone."""
@@ -166,6 +180,7 @@ class Observer:
             "deadLetters": status.dead_letters,
             "gapsDetected": self._supervisor.gaps.detected.get(name, 0),
             "eventsPerSecond": self._rate(name),
+            "lagSeconds": self._lags.get(name),
         }
 
     def _rate(self, source: str) -> float:
@@ -175,6 +190,11 @@ class Observer:
         return (after.get(source, 0) - before.get(source, 0)) / (now - since)
 
 
-def lag_seconds(state: SourceState) -> float:
-    """How far the source's last captured event lies back, by the source's clock and ours."""
-    return max(0.0, time.time() - state.last_timestamp / 1000)
+def lag_seconds(status: SourceStatus, state: SourceState, *, now_ms: int) -> float:
+    """For how long the source may have had what we have not: a quiet source says that it has
+    nothing, at least once a heartbeat. Of one that said nothing since we started, since its
+    position last moved."""
+    if status.state is State.FINISHED:
+        return 0.0
+    as_of_ms = state.moved_at if status.as_of_ms is None else status.as_of_ms
+    return max(0.0, (now_ms - as_of_ms) / 1000)

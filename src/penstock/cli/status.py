@@ -68,6 +68,9 @@ class SourceReport(Struct, frozen=True, kw_only=True, rename="camel"):
     commits: int = 0
     events: int = 0
     lag_seconds: float | None = None
+    """For how long the source may have had what is not captured yet, by its heartbeats and the
+    server's positions; None while capture does not answer."""
+    since_change_seconds: float | None = None
     """How far its newest event lies back, by its own clock and ours; None before the first."""
     moved_at_ms: int | None = None
     """When its position last moved; a quiet source moves it too."""
@@ -360,6 +363,7 @@ def _sources(
                 "silent": said["silent"],
                 "seconds_to_loss": said["secondsToLoss"],
                 "events_per_second": said["eventsPerSecond"],
+                "lag_seconds": said["lagSeconds"],
             }
         if state is not None:
             facts |= {
@@ -367,7 +371,7 @@ def _sources(
                 "commits": state.commits,
                 "events": state.events,
                 "moved_at_ms": state.moved_at,
-                "lag_seconds": max(0.0, (now_ms - state.last_timestamp) / 1000)
+                "since_change_seconds": max(0.0, (now_ms - state.last_timestamp) / 1000)
                 if state.last_timestamp
                 else None,
             }
@@ -434,11 +438,13 @@ def _print(report: Report) -> None:
         _print_state(console, report.state)
     if report.sources:
         table = _table(
-            *("source", "state", "position", "events", "rate", "lag", "moved", "to loss", "rows")
+            *("source", "state", "position", "events", "rate", "lag", "last change", "moved"),
+            *("to loss", "rows"),
         )
         for source in report.sources:
             style = _STYLES.get(source.state, "dim")
             rate, lag = source.events_per_second, source.lag_seconds
+            since = source.since_change_seconds
             table.add_row(
                 source.source,
                 f"[{style}]{source.state}[/]",
@@ -446,6 +452,7 @@ def _print(report: Report) -> None:
                 f"{source.events:,}",
                 "-" if rate is None else f"{rate:,.0f}/s",
                 "-" if lag is None else output.duration(lag),
+                "-" if since is None else f"{output.duration(since)} ago",
                 output.ago(source.moved_at_ms or 0, now_ms),
                 "-" if source.seconds_to_loss is None else output.duration(source.seconds_to_loss),
                 _rows(source),

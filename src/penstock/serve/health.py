@@ -38,7 +38,8 @@ class BackendHealth(Struct, frozen=True, kw_only=True, rename="camel"):
     """Since capture started."""
     gaps_detected: int = 0
     lag: float | None = None
-    """Seconds since its position last moved; a quiet source moves it too. Null before it did."""
+    """For how many seconds it may have had what is not captured yet; null before it said anything.
+    """
 
 
 class CurrentRowsHealth(Struct, frozen=True, kw_only=True, rename="camel"):
@@ -213,11 +214,11 @@ def _current_rows(facts: Facts) -> CurrentRowsHealth | None:
 def _backend(
     told: Mapping[str, Any], durable: SourceState | None, now_ms: int, lag_seconds_max: float
 ) -> BackendHealth:
-    lag = None if durable is None else max(0, now_ms - durable.moved_at) / 1000
+    still = None if durable is None else max(0, now_ms - durable.moved_at) / 1000
     status = str(told["health"])
     # One that has said all that it has to say, or was paused, stands still on purpose.
     rests = told["state"] in {"finished", "paused"}
-    if not rests and lag is not None and 0 < lag_seconds_max < lag:
+    if not rests and still is not None and 0 < lag_seconds_max < still:
         status = UNHEALTHY
     return BackendHealth(
         name=str(told["source"]),
@@ -228,5 +229,5 @@ def _backend(
         events_total=durable.events if durable is not None else 0,
         errors=int(told.get("errors", 0)),
         gaps_detected=int(told.get("gapsDetected", 0)),
-        lag=lag,
+        lag=told.get("lagSeconds", still),
     )

@@ -271,7 +271,8 @@ class Session:
                 yield self._heartbeat(reply.token)
 
     def _heartbeat(self, token: Token) -> Commit:
-        return Commit(source=self._source, position=self._place(token))
+        as_of_ms = token.time.t * 1000
+        return Commit(source=self._source, position=self._place(token), as_of_ms=as_of_ms)
 
     def _place(self, token: Token) -> str:
         """The position after the commit that ends at `token`, and ours from now on."""

@@ -352,7 +352,10 @@ class Session:
         elif not self._reading.open and not items:
             moved = self._heard or self._reading.position.text() != self._said
             if self._beat or (moved and time.monotonic() - self._said_at >= SAY_SECONDS):
-                items.append(self._say([]))
+                # It is sent where the server has had nothing for us for so long.
+                items.append(
+                    self._say([], as_of_ms=time.time_ns() // 1_000_000 if self._beat else None)
+                )
         return Step(items)
 
     def _flowing(self, events: list[bytes]) -> Generator[Item]:
@@ -430,9 +433,11 @@ class Session:
             self._open(found, position)
         return Step([self._say(events)], stop)
 
-    def _say(self, events: Sequence[AnyEvent]) -> Commit:
+    def _say(self, events: Sequence[AnyEvent], *, as_of_ms: int | None = None) -> Commit:
         self._said, self._said_at = self._reading.position.text(), time.monotonic()
-        said = Commit(source=self._source, position=self._said, events=tuple(events))
+        said = Commit(
+            source=self._source, position=self._said, events=tuple(events), as_of_ms=as_of_ms
+        )
         if self._replies is not None:
             self._replies.said(said)
         return said

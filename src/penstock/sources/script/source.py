@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+import time
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 from typing import ClassVar, Literal
@@ -78,7 +79,12 @@ class ScriptSource:
                 beat_seconds = self._config.heartbeat_seconds
                 await asyncio.sleep(min(wait_seconds, beat_seconds))
                 if wait_seconds > beat_seconds:
-                    yield Commit(source=self.name, position=shop.position(n))
+                    beat = Commit(
+                        source=self.name,
+                        position=shop.position(n),
+                        as_of_ms=time.time_ns() // 1_000_000,
+                    )
+                    yield beat
             yield commit
             pace.told(len(commit.events))
             n += 1

@@ -1,6 +1,7 @@
 """An embedded store as a source: where to start, when to look, and what others ask of it."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from functools import partial
 from typing import TypeVar
@@ -79,7 +80,8 @@ class StoreSource:
                 if left > 0:
                     await self._rung(db, rings, left)
                 elif session.settled:
-                    beat = session.heartbeat()
+                    now_ms = time.time_ns() // 1_000_000
+                    beat = structs.replace(session.heartbeat(), as_of_ms=now_ms)
                     self._desk.saying(beat)
                     yield beat
                     heard = clock()

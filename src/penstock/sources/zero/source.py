@@ -2,11 +2,13 @@
 
 import asyncio
 import logging
+import time
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing, asynccontextmanager, suppress
 from typing import Final
 
+from msgspec import structs
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus, WebSocketException
 
@@ -107,7 +109,7 @@ class ZeroSource:
                     text = await connection.recv(decode=False)
             except TimeoutError:
                 if reading.quiet:
-                    yield reading.heartbeat()
+                    yield structs.replace(reading.heartbeat(), as_of_ms=time.time_ns() // 1_000_000)
                 continue
             except ConnectionClosed as closed:
                 raise self._ended(closed) from None
