@@ -16,6 +16,7 @@ import pytest
 from penstock.testing import leftovers
 from penstock.testing.leftovers import marked_processes
 from penstock.testing.servers import MongoReplicaSet
+from tests.children import Child
 from tests.cleanup import MARK, MEMORY
 
 pytestmark = pytest.mark.slow
@@ -58,19 +59,13 @@ class Run:
         names = {"tests": TESTS, "memory": MEMORY, "mark": MARK, "facts": facts, "then": then}
         (folder / "test_generated.py").write_text(CODE % names)
         self._facts = os.open(facts, os.O_RDWR)
-        self._log = folder / "log"
-        with self._log.open("wb") as log:
-            self.process = subprocess.Popen(
-                # A shell has the commands that it runs in the background ignore SIGINT.
-                (
-                    *("env", "--default-signal=INT,HUP"),
-                    *(command or (*PYTEST, "-n", str(TESTS), *arguments(folder))),
-                ),
-                cwd=ROOT,
-                env=environment(),
-                stdout=log,
-                stderr=log,
-            )
+        self.process = Child(
+            # A shell has the commands that it runs in the background ignore SIGINT.
+            *("env", "--default-signal=INT,HUP"),
+            *(command or (*PYTEST, "-n", str(TESTS), *arguments(folder))),
+            cwd=ROOT,
+            env=environment(),
+        )
         self.run = Path()
         self.pids: set[int] = set()
         self.places: list[Path] = []
@@ -81,7 +76,7 @@ class Run:
         said = b""
         while said.count(b"\n") < TESTS:
             ready, _, _ = select.select([self._facts, ended], [], [])
-            assert self._facts in ready, self._log.read_text()
+            assert self._facts in ready, self.process.tail()
             said += os.read(self._facts, 1 << 16)
         os.close(ended)
         for line in said.splitlines():
@@ -112,9 +107,8 @@ class Run:
     def close(self) -> None:
         """Whatever a failing test has left."""
         os.close(self._facts)
-        if self.process.poll() is None:
-            self.process.kill()
-            self.process.wait()
+        with self.process:
+            pass
         if self.run != Path():
             leftovers.clean(MARK, self.run)
 
@@ -196,7 +190,6 @@ def test_after_kill_9_of_the_guard_too_the_next_run_ends_everything(
     for guard in guards:
         os.kill(guard, signal.SIGKILL)
     run.process.kill()
-    run.process.wait()
     # Servers die with their parents; the other processes live on.
     assert run.run.exists()
     assert marked_processes(MARK, str(run.run))
@@ -214,7 +207,6 @@ def test_sigterm_to_make_ends_everything(start: Callable[..., Run], tmp_path: Pa
     makefile.write_text("\n".join([*shell, "test:", recipe, ""]))
     run = start(FOR_EVER, command=("make", "-f", str(makefile), "test"))
     with (run.run / "lock").open() as lock:
-        run.process.terminate()
-        assert run.process.wait() != 0
+        assert run.process.stop() != 0
         fcntl.flock(lock, fcntl.LOCK_EX)
     assert run.left() == NOTHING

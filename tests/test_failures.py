@@ -1,9 +1,9 @@
 """A failure is reported while the run goes on."""
 
 import os
-import subprocess
 from pathlib import Path
 
+from tests.children import Child
 from tests.test_cleanup import PYTEST, ROOT, environment
 from tests.waiting import PATIENCE_SECONDS
 
@@ -27,17 +27,11 @@ def test_what_a_failed_test_says_is_printed_before_the_next_one_ends(tmp_path: P
         *(*PYTEST, "-c", str(tmp_path / "pytest.ini"), "-p", "tests.failures"),
         *("-n", "1", f"--timeout={PATIENCE_SECONDS}", "-p", "no:cacheprovider", str(tmp_path)),
     )
-    with subprocess.Popen(
-        command, cwd=ROOT, env=environment(), stdout=subprocess.PIPE, text=True
-    ) as run:
-        assert run.stdout is not None
-        told = ""
-        while "said said" not in told:
-            line = run.stdout.readline()
-            assert line, told
-            told += line
+    with Child(*command, cwd=ROOT, env=environment()) as run:
+        run.wait_until(lambda: any("said said" in line for line in run.lines))
+        told = "\n".join(run.lines)
         go.open("w").close()
-        rest = run.stdout.read()
+        rest = run.rest()
     assert "test_first failed (call)" in told
     assert "assert 'seen' == 'why'" in told
     assert "1 failed, 1 passed" in rest

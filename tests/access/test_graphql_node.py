@@ -1,6 +1,5 @@
 """The npm package graphql-ws, with a token in its connectionParams."""
 
-import asyncio
 import json
 from pathlib import Path
 from typing import Any
@@ -9,6 +8,7 @@ import pytest
 
 from tests.access.capturing import IMAGE, OLD, SECRET, shop
 from tests.access.support import Service, issue
+from tests.children import lines_of
 from tests.serve.nodejs import NODE, installed
 
 pytestmark = pytest.mark.server
@@ -18,14 +18,8 @@ async def told(served: Service, **parameters: str) -> list[dict[str, Any]]:
     """What a client with these connectionParams is told."""
     with installed(Path(__file__).parent.parent / "captures" / "node_graphql") as home:
         url = f"ws://{served.http}/graphql"
-        process = await asyncio.create_subprocess_exec(
-            *(str(NODE), "opening.mjs", url, json.dumps(parameters)),
-            cwd=home,
-            stdout=asyncio.subprocess.PIPE,
-        )
-        out, _ = await process.communicate()
-    assert process.returncode == 0
-    return [json.loads(line) for line in out.splitlines()]
+        lines = await lines_of(NODE, "opening.mjs", url, json.dumps(parameters), cwd=home)
+    return [json.loads(line) for line in lines]
 
 
 async def test_it_sees_what_the_token_in_its_connection_params_allows(tmp_path: Path) -> None:

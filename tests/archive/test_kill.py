@@ -1,9 +1,6 @@
 """Killed anywhere, archive and log together are the history: no hole, no overlap, no orphan."""
 
-import os
 import random
-import signal
-import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
@@ -17,23 +14,17 @@ from penstock.log.maintenance import check
 from penstock.log.restoring import restore
 from penstock.testing.contracts.durable import SOURCES, steps_of
 from tests.archive.logs import archived_rows, archiver, live_rows, opened
+from tests.children import MODULE, Child
 
 
 def run_and_kill(folder: Path, seed: int, of: random.Random) -> None:
     """Kill the child in the middle of something, after it has archived a little."""
-    command = [sys.executable, "-m", "tests.archive.child", str(folder), str(seed)]
-    child = subprocess.Popen(command, stdout=subprocess.PIPE)
-    assert child.stdout is not None
-    try:
+    with Child(*MODULE, "tests.archive.child", folder, seed) as child:
         for _ in range(of.randrange(1, 6)):
-            assert child.stdout.readline() == b"archived\n"
+            assert child.line() == "archived", child.tail()
         # Some way into what it does next, which takes a few milliseconds.
         for _ in range(of.randrange(0, 400_000)):
             pass
-    finally:
-        os.kill(child.pid, signal.SIGKILL)
-        child.wait()
-        child.stdout.close()
 
 
 def expected(source: str, position: int) -> list[str]:

@@ -15,6 +15,7 @@ from penstock.audit.trail import Trail
 from tests.audit.commands import configured
 from tests.audit.support import commit_of, row, text, write
 from tests.audit.test_querying import erase
+from tests.children import Child
 from tests.cli.service import COMMAND, Done, penstock
 
 pytestmark = pytest.mark.server
@@ -188,12 +189,10 @@ def test_a_pipeline_without_a_trail_is_said_to_have_none(
 def test_whoever_reads_no_further_ends_it_quietly(config: str, trail: Trail) -> None:
     write(trail, commit_of(1, 5_000), events_max=5_000)
     command = (*COMMAND, "audit", "query", "trail", "--json", "--config", config)
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
-        assert process.stdout is not None
-        assert process.stderr is not None
-        assert process.stdout.readline().startswith(b"{")
-        process.stdout.close()
-        assert b"Traceback" not in process.stderr.read()
+    with Child(*command, lines_max=1) as process:
+        assert process.line().startswith("{"), process.tail()
+        process.wait()
+        assert "Traceback" not in process.errors()
 
 
 @pytest.mark.parametrize("words", [(), ("audit", "query"), ("audit", "view")])

@@ -2,8 +2,6 @@
 
 import json
 import queue
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Generator, Iterator
 from contextlib import closing, contextmanager
@@ -19,7 +17,8 @@ from penstock.errors import AuditError
 from penstock.testing.servers import MongoReplicaSet
 from tests.audit.commands import configured
 from tests.audit.support import commit_of, marker, row, steps, trail_of, write, writer_of
-from tests.cli.service import penstock
+from tests.children import Child
+from tests.cli.service import COMMAND, penstock
 from tests.waiting import PATIENCE_SECONDS
 
 pytestmark = pytest.mark.server
@@ -192,13 +191,10 @@ def test_a_server_that_was_away_costs_nothing(start_mongo: Callable[..., MongoRe
 
 
 @contextmanager
-def viewing(*options: str) -> Generator[Iterator[bytes]]:
-    command = [sys.executable, "-m", "penstock.cli", "audit", "view", "trail", *options]
-    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
-        assert process.stdout is not None
-        yield iter(process.stdout.readline, b"")
-        process.terminate()
-        process.stdout.close()
+def viewing(*options: str) -> Generator[Iterator[str]]:
+    with Child(*COMMAND, "audit", "view", "trail", *options) as process:
+        yield iter(process.line, "")
+        process.stop()
 
 
 def test_the_command_shows_the_last_records_and_then_each_that_comes(

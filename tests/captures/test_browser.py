@@ -1,6 +1,7 @@
 """Plain `EventSource` and `WebSocket` in a real browser: they need no library, and miss nothing."""
 
 import json
+import re
 import shutil
 import subprocess
 import tempfile
@@ -22,6 +23,7 @@ from penstock.serve.captures.web import routes
 from penstock.serve.listen import HttpServer, StreamLimits, listen
 from penstock.subscribe.scope import EVERYTHING
 from penstock.testing.contracts.capturing import opened_log, singles
+from tests.children import Child
 from tests.waiting import until
 
 pytestmark = [pytest.mark.slow, pytest.mark.server]
@@ -68,15 +70,15 @@ def chromium() -> str:
 @pytest.fixture
 def debugger(chromium: str) -> Generator[str]:
     """The address of DevTools of a new browser with an empty profile."""
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
-        command = [chromium, *FLAGS, f"--user-data-dir={profile}", "about:blank"]
-        with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as browser:
-            try:
-                assert browser.stderr is not None
-                line = next(line for line in browser.stderr if "DevTools listening on" in line)
-                yield line.rpartition(" ")[2].strip()
-            finally:
-                browser.terminate()
+    with (
+        tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile,
+        Child(chromium, *FLAGS, f"--user-data-dir={profile}", "about:blank") as browser,
+    ):
+        found = browser.wait_until(
+            lambda: re.search(r"DevTools listening on (\S+)\n", browser.errors())
+        )
+        yield found[1]
+        browser.stop()
 
 
 @asynccontextmanager

@@ -5,10 +5,8 @@ import contextlib
 import json
 import random
 import signal
-import subprocess
-import sys
-from collections.abc import AsyncGenerator, Generator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +31,7 @@ from penstock.serve.captures.config import CapturesConfig
 from penstock.serve.captures.service import CaptureService
 from penstock.testing.contracts.capturing import changed, committed, opened_log, singles, told
 from tests.captures.grpc_client import served
+from tests.children import MODULE, Child
 from tests.seeds import seed_of
 from tests.waiting import patience, until
 
@@ -413,19 +412,9 @@ def test_a_refusal_may_overtake_the_confirmation_of_an_earlier_change() -> None:
 # --- servers that die ----------------------------------------------------------------------------
 
 
-@contextmanager
-def server_process(path: Path, address: str) -> "Generator[subprocess.Popen[str]]":
-    command = [sys.executable, "-m", "tests.captures.server_process", str(path), address]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        try:
-            yield process
-        finally:
-            process.kill()
-
-
-def first_line(process: "subprocess.Popen[str]") -> str:
-    assert process.stdout is not None
-    return process.stdout.readline().strip()
+def server_process(path: Path, address: str) -> Child:
+    """It says its address once it serves."""
+    return Child(*MODULE, "tests.captures.server_process", path, address)
 
 
 async def test_without_retry_a_lost_server_is_an_error_and_a_marker_resumes() -> None:
@@ -526,7 +515,7 @@ async def test_kills_of_the_server_cost_no_change_and_repeat_none_e4_e9(
         await log.append(commits(1, 40))
         with contextlib.ExitStack() as processes:
             server = processes.enter_context(server_process(path, "127.0.0.1:0"))
-            address = await asyncio.to_thread(first_line, server)
+            address = await asyncio.to_thread(server.line)
             last = 40
             kills = 0
 
@@ -539,10 +528,9 @@ async def test_kills_of_the_server_cost_no_change_and_repeat_none_e4_e9(
                     await asyncio.sleep(chance.random() * 0.05)
                     if chance.random() < 0.3 or (last == total and not kills):
                         kills += 1
-                        server.kill()
-                        await asyncio.to_thread(server.wait)
+                        await asyncio.to_thread(server.kill)
                         server = processes.enter_context(server_process(path, address))
-                        await asyncio.to_thread(first_line, server)
+                        await asyncio.to_thread(server.line)
 
             def is_whole() -> bool:
                 if total not in rows_of or len(got["some"]) < 200:
@@ -598,7 +586,7 @@ async def test_a_server_that_says_nothing_is_left(tmp_path: Path) -> None:
     async with LmdbLog(LogConfig(path=path, free_bytes_min=0)) as log:
         await log.append(singles(1, 2))
         with server_process(path, "127.0.0.1:0") as server:
-            address = await asyncio.to_thread(first_line, server)
+            address = await asyncio.to_thread(server.line)
             async with captures.connect(address, retry=None, silence_seconds=1 << 20) as client:
                 changes: Any = await client.subscribe(where.data().since_beginning())
                 await take(changes, 2)

@@ -10,6 +10,7 @@ import pytest
 from penstock.testing.contracts.capturing import singles
 from tests.captures.graphql import answered_by
 from tests.captures.sockets import filled
+from tests.children import lines_of
 from tests.serve.nodejs import NODE, installed
 from tests.waiting import until
 
@@ -28,12 +29,7 @@ async def follow(
 ) -> list[dict[str, Any]]:
     """What it says; the last is how it ended."""
     arguments = ("follow.mjs", f"ws://{address}/graphql", after, str(count), str(cut))
-    process = await asyncio.create_subprocess_exec(
-        str(NODE), *arguments, cwd=project, stdout=asyncio.subprocess.PIPE
-    )
-    out, _ = await process.communicate()
-    assert process.returncode == 0
-    return [json.loads(line) for line in out.splitlines()]
+    return [json.loads(line) for line in await lines_of(NODE, *arguments, cwd=project)]
 
 
 def expected(first: int, last: int) -> list[dict[str, Any]]:

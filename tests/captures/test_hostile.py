@@ -7,10 +7,8 @@ attack the same serve process is there, its memory is what it was, and they miss
 import asyncio
 import contextlib
 import json
-import os
 import random
 import resource
-import signal
 import socket as plain
 import struct
 from collections.abc import AsyncGenerator, Generator
@@ -26,6 +24,7 @@ from websockets.frames import Frame, Opcode
 
 from penstock.serve.connections import HALF_OPEN_MAX
 from tests.captures.sockets import REST, closed, get, opened, said, send, socket
+from tests.children import standing_still
 from tests.cli.service import SHOP, Service, configure
 from tests.seeds import seed_of
 from tests.waiting import patience, until
@@ -146,7 +145,7 @@ async def attacked(service: Service) -> AsyncGenerator[str]:
             task.cancel()
         await asyncio.gather(*following, return_exceptions=True)
     assert anonymous_mb(pid)  # the same process
-    assert service.process.poll() is None
+    assert service.process.code is None
     assert "Traceback" not in service.errors()
     assert "broke" not in service.errors()
 
@@ -372,15 +371,12 @@ async def test_many_that_connect_at_the_same_moment_and_ask_are_all_answered(
         # however slowly this process connects.
         host, _, port = address.rpartition(":")
         line = f"GET /health HTTP/1.1\r\nHost: {address}\r\n\r\n".encode()
-        os.kill(pid, signal.SIGSTOP)
-        try:
+        with standing_still(pid):
             made = await asyncio.gather(
                 *(asyncio.open_connection(host, int(port)) for _ in range(HALF_OPEN_MAX + 100))
             )
             for _, writer in made:
                 writer.write(line)
-        finally:
-            os.kill(pid, signal.SIGCONT)
         heads = [await reader.readuntil(b"\r\n") for reader, _ in made]
         for _, writer in made:
             writer.transport.abort()

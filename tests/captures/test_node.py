@@ -1,6 +1,5 @@
 """A client in Node that has nothing of ours but the proto: grpc-js, with stubs made at run time."""
 
-import asyncio
 import json
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ from penstock.serve.captures.config import CapturesConfig
 from penstock.serve.captures.service import CaptureService
 from penstock.testing.contracts.capturing import opened_log, singles
 from tests.captures.grpc_client import served
+from tests.children import lines_of
 from tests.serve.nodejs import NODE, installed
 
 pytestmark = pytest.mark.server
@@ -32,13 +32,8 @@ async def test_node_subscribes_extends_gives_credit_and_cancels(project: Path) -
         served(service) as server,
     ):
         await log.append(singles(1, 3))
-        process = await asyncio.create_subprocess_exec(
-            *(str(NODE), "subscriber.mjs", str(PROTO), server.address),
-            cwd=project,
-            stdout=asyncio.subprocess.PIPE,
-        )
-        out, _ = await process.communicate()
-    said: list[dict[str, Any]] = [json.loads(line) for line in out.splitlines()]
+        lines = await lines_of(NODE, "subscriber.mjs", PROTO, server.address, cwd=project)
+    said: list[dict[str, Any]] = [json.loads(line) for line in lines]
     assert said[0] == {"confirmed": "a", "version": 3}
     of_a = [one for one in said if one.get("capture") == ["a"]]
     assert [(one["version"], one["area"], one["document"]) for one in of_a] == [

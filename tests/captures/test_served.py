@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -112,7 +113,7 @@ async def test_the_service_serves_captures_beside_its_health(tmp_path: Path) -> 
             await send(connection, "subscribe", id="a", payload={"criteria": [{"area": "data"}]})
             while "version" not in (await said(connection))["payload"]["data"]:
                 pass
-            service.process.terminate()
+            service.process.send_signal(signal.SIGTERM)
             while (message := await said(connection))["type"] != "error":
                 pass
             assert message["payload"]["code"] == "service.unavailable"

@@ -1,9 +1,7 @@
 """Capture subscriptions as server-sent events."""
 
-import asyncio
 import contextlib
 import json
-import subprocess
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import Any, ClassVar
@@ -23,6 +21,7 @@ from tests.captures.sockets import (
     get,
     web_server,
 )
+from tests.children import lines_of
 
 pytestmark = pytest.mark.slow
 
@@ -240,16 +239,8 @@ async def test_head_and_curl_are_answered() -> None:
         async with get(address, "/rest/shop/events", method="HEAD") as answer:
             assert answer.status == 200
         url = f"http://{address}/rest/shop/events?since=beginning&area=data&completeAfter=2"
-        told = await _curl(url)
-    kinds = [line.removeprefix("event: ") for line in told.splitlines() if "event: " in line]
+        told = await lines_of("curl", "-sSN", "--max-time", "60", url)
+    kinds = [line.removeprefix("event: ") for line in told if "event: " in line]
     assert [kind for kind in kinds if kind != "maintenance"] == [
         *("confirmed", "capture", "capture", "finished"),
     ]
-
-
-async def _curl(url: str) -> str:
-    command = ["curl", "-sSN", "--max-time", "60", url]
-    process = await asyncio.create_subprocess_exec(*command, stdout=subprocess.PIPE)
-    out, _ = await process.communicate()
-    assert process.returncode == 0
-    return out.decode()

@@ -60,7 +60,7 @@ def run_and_kill(settings: Settings, *, events: int) -> None:
         start = asyncio.run(published_at(settings, 0)).sequence
         asyncio.run(published_at(settings, start + events))
         # The parent first, so that nothing is started again; its children die with it.
-        os.kill(service.process.pid, signal.SIGKILL)
+        service.process.send_signal(signal.SIGKILL)
         os.kill(pids["capture"], signal.SIGKILL)
         service.process.wait()
 

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, Self
@@ -13,6 +14,7 @@ from typing import Any, NamedTuple, Self
 import pytest
 
 from penstock.cli import main
+from tests.children import Child
 
 COMMAND = (sys.executable, "-m", "penstock.cli")
 
@@ -73,21 +75,22 @@ class Service:
         config: Path,
         *options: str,
         command: Sequence[str] = COMMAND,
-        stdin: int | None = None,
+        **given: Any,
     ) -> None:
-        """`command` is what stands for `penstock`; its `stdin` is ours unless told."""
+        """`command` is what stands for `penstock`; what else is given goes to its Child."""
         self.config = config
-        self._errors = (config.parent / "stderr.txt").open("a+b")
-        self.process = subprocess.Popen(
-            [*command, "run", "--config", str(config), "--json", *options],
-            stdin=stdin,
-            stdout=subprocess.PIPE,
-            stderr=self._errors,
+        self.process = Child(
+            *(*command, "run", "--config", config, "--json", *options),
+            errors=config.parent / "stderr.txt",
+            **given,
         )
         self.ready: dict[str, Any] = {}
 
     def __enter__(self) -> Self:
-        self.ready = self.expect("ready")
+        with ExitStack() as stack:
+            stack.enter_context(self.process)
+            self.ready = self.expect("ready")
+            stack.pop_all()
         return self
 
     def __exit__(
@@ -96,25 +99,20 @@ class Service:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if self.process.poll() is None:
-            self.process.terminate()
-        self.process.wait()
-        assert self.process.stdout is not None
-        self.process.stdout.close()
-        self._errors.close()
+        with self.process:
+            self.process.stop()
 
     def expect(self, event: str) -> dict[str, Any]:
         """The next fact that the service tells, which must be this one."""
-        assert self.process.stdout is not None
-        line = self.process.stdout.readline()
-        assert line, f"the service ended without {event}: {self.errors()}"
+        line = self.process.line()
+        assert line, f"the service ended without {event}: {self.process.tail()}"
         fact: dict[str, Any] = json.loads(line)
         assert fact["event"] == event, fact
         return fact
 
     def errors(self) -> str:
-        """What it wrote to stderr."""
-        return (self.config.parent / "stderr.txt").read_text()
+        """What it wrote to stderr, and those that ran in its folder before."""
+        return self.process.errors()
 
     def kill(self, role: str, pid: int) -> int:
         """kill -9 one process of it; returns the pid of the one that took its place."""
@@ -126,8 +124,7 @@ class Service:
 
     def stop(self, with_signal: signal.Signals = signal.SIGTERM) -> int:
         """Ask it to stop; returns its exit code."""
-        self.process.send_signal(with_signal)
-        return self.process.wait()
+        return self.process.stop(with_signal)
 
 
 def commands_alive(pids: Sequence[int]) -> list[int]:

@@ -3,7 +3,6 @@
 import json
 import signal
 import ssl
-import subprocess
 import urllib.error
 import urllib.request
 from pathlib import Path
@@ -13,6 +12,7 @@ import pytest
 from penstock.cli.config import load
 from penstock.errors import ConfigError
 from tests.access.certificates import Authority
+from tests.children import Child
 from tests.cli.service import COMMAND, Service, configure, penstock
 from tests.waiting import wait_until
 
@@ -37,15 +37,19 @@ def guarded(folder: Path) -> Path:
     return config
 
 
-def tail(config: Path, endpoint: str, *options: str) -> "subprocess.Popen[bytes]":
-    return subprocess.Popen(
-        [
-            *(*COMMAND, "tail", "--config", str(config), "--endpoint", endpoint, "--json"),
-            *("--tls-ca", str(config.parent / "ca.crt"), *options),
-        ],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
+def tail(config: Path, endpoint: str, *options: object) -> Child:
+    return Child(
+        *(*COMMAND, "tail", "--config", config, "--endpoint", endpoint, "--json"),
+        *("--tls-ca", config.parent / "ca.crt", *options),
     )
+
+
+def refused(reader: Child) -> str:
+    """What a reader wrote that was not let in, or no longer."""
+    assert reader.wait() == 12
+    said = reader.errors()
+    assert json.loads(said.splitlines()[-1])["error"]["code"] == "access.unauthenticated"
+    return said
 
 
 @pytest.mark.slow
@@ -60,20 +64,15 @@ def test_a_reader_comes_in_with_its_token_and_leaves_when_it_is_revoked(
         file = tmp_path / "app.token"
         file.write_text(f"{token}\n")
         endpoint = service.ready["grpc"].replace("127.0.0.1", "localhost")
-        stranger = tail(config, endpoint)
-        _, said = stranger.communicate()
-        assert json.loads(said.splitlines()[-1])["error"]["code"] == "access.unauthenticated"
-        assert stranger.returncode == 12
-        reader = tail(config, endpoint, "--token-file", str(file))
-        assert reader.stdout is not None
-        assert json.loads(reader.stdout.readline())["kind"] == "data"
-        assert penstock(capsys, "access", "revoke", "app", "--config", str(config)).code == 0
-        _, said = reader.communicate()
-        assert json.loads(said.splitlines()[-1])["error"]["code"] == "access.unauthenticated"
-        assert reader.returncode == 12
+        with tail(config, endpoint) as stranger:
+            refused(stranger)
+        with tail(config, endpoint, "--token-file", file) as reader:
+            assert json.loads(reader.line())["kind"] == "data"
+            assert penstock(capsys, "access", "revoke", "app", "--config", str(config)).code == 0
+            said = refused(reader)
         written = service.errors() + (tmp_path / "access.log").read_text()
     secret = token.split("_", 2)[2]
-    for text in (written, (tmp_path / "access.json").read_text(), said.decode()):
+    for text in (written, (tmp_path / "access.json").read_text(), said):
         assert token not in text
         assert secret not in text
     assert '"who":"token:app"' in written

@@ -1,8 +1,6 @@
 """`penstock consume --exec`: a program of any language, killed or not, misses nothing."""
 
 import json
-import signal
-import subprocess
 import sys
 from pathlib import Path
 
@@ -12,6 +10,7 @@ from penstock.cli.tail import oldest
 from penstock.client import follow_sync
 from penstock.client.flight import LogClient
 from penstock.event import Kind
+from tests.children import Child
 from tests.cli.service import COMMAND, Service, configure, penstock
 from tests.waiting import wait_until
 
@@ -41,7 +40,7 @@ for line in sys.stdin:
 """
 
 
-def consumer(folder: Path, service: Service) -> "subprocess.Popen[bytes]":
+def consumer(folder: Path, service: Service) -> Child:
     """`penstock consume` in a process of its own, from the oldest entry or its progress on."""
     config = folder / "served.toml"
     config.write_text(
@@ -49,12 +48,10 @@ def consumer(folder: Path, service: Service) -> "subprocess.Popen[bytes]":
             'flight = "127.0.0.1:0"', f'flight = "{service.ready["flight"]}"'
         )
     )
-    return subprocess.Popen(
-        [
-            *(*COMMAND, "consume", "--config", str(config), "--from-beginning"),
-            *("--exec", f"{sys.executable} program.py", "--progress", "progress"),
-            *("--retries", "1", "--retry-pause", "0"),
-        ],
+    return Child(
+        *(*COMMAND, "consume", "--config", config, "--from-beginning"),
+        *("--exec", f"{sys.executable} program.py", "--progress", "progress"),
+        *("--retries", "1", "--retry-pause", "0"),
         cwd=folder,
     )
 
@@ -83,15 +80,12 @@ def test_a_killed_consumer_goes_on_where_its_program_last_said_ok(tmp_path: Path
                         refused.append(change.event.event_id)
                 if change.sequence == head:
                     break
-        first = consumer(tmp_path, service)
-        wait_until(lambda: len(lines(seen)) > 10 or None, "ten changes")
-        first.send_signal(signal.SIGKILL)
-        first.wait()
-        second = consumer(tmp_path, service)
-        wait_until(lambda: set(expected) <= set(lines(seen)) or None, "all changes")
-        wait_until(lambda: len(lines(dead)) == len(refused) or None, "the dead letters")
-        second.send_signal(signal.SIGTERM)
-        assert second.wait() == 0
+        with consumer(tmp_path, service) as first:
+            first.wait_until(lambda: len(lines(seen)) > 10 or None, "ten changes")
+        with consumer(tmp_path, service) as second:
+            second.wait_until(lambda: set(expected) <= set(lines(seen)) or None, "all changes")
+            second.wait_until(lambda: len(lines(dead)) == len(refused) or None, "the dead letters")
+            assert second.stop() == 0
     order = list(dict.fromkeys(lines(seen)))
     assert order == expected
     assert refused

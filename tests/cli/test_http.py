@@ -1,8 +1,6 @@
 """GET /health, /ready and /metrics of a running service, as monitoring asks for them."""
 
 import json
-import os
-import signal
 import urllib.error
 import urllib.request
 from pathlib import Path
@@ -14,6 +12,7 @@ from penstock.cli.tail import oldest
 from penstock.client import follow_sync
 from penstock.client.flight import LogClient
 from penstock.event import Kind
+from tests.children import standing_still
 from tests.cli.service import Service, configure
 from tests.waiting import wait_until
 
@@ -120,14 +119,11 @@ def test_health_is_200_with_capture_and_503_without(tmp_path: Path) -> None:
         assert said["currentRows"]["status"] == "ok"
         assert {"version", "startedAt", "uptime", "lag", "consumers", "bufferSize"} <= set(said)
         assert get(address, "/ready") == (200, "ready\n")
-        os.kill(service.ready["pids"]["capture"], signal.SIGSTOP)
-        try:
+        with standing_still(service.ready["pids"]["capture"]):
             code, body = get(address, "/health")
             assert (code, json.loads(body)["status"]) == (503, "unhealthy")
             assert get(address, "/ready")[0] == 503
             assert samples(get(address, "/metrics")[1])["penstock_capture_up"] == 0
-        finally:
-            os.kill(service.ready["pids"]["capture"], signal.SIGCONT)
 
 
 @pytest.mark.slow

@@ -2,18 +2,17 @@
 
 import os
 import select
-import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from penstock.testing.leftovers import kill_marked, marked_processes
+from tests.children import Child
 from tests.cli.service import COMMAND, SHOP, Service, configure
 from tests.serve.dynamodb.support import served
-from tests.waiting import wait_until
 
 MARK = "PENSTOCK_TEST_KILLED"
 SECONDS_MAX = 10.0
@@ -56,18 +55,8 @@ class Marked:
         self._mark = str(folder)
         self.environment = {**os.environ, MARK: self._mark}
 
-    def start(self, *arguments: str) -> "subprocess.Popen[bytes]":
-        with (self._folder / "output").open("wb") as log:
-            return subprocess.Popen(
-                [*COMMAND, *arguments],
-                cwd=self._folder,
-                env=self.environment,
-                stdout=log,
-                stderr=log,
-            )
-
-    def output(self) -> str:
-        return (self._folder / "output").read_text()
+    def start(self, *arguments: str) -> Child:
+        return Child(*COMMAND, *arguments, cwd=self._folder, env=self.environment)
 
     def alive(self, word: str = "") -> dict[int, str]:
         """Their command lines that have that word."""
@@ -80,10 +69,6 @@ class Marked:
             if word in line:
                 found[pid] = line
         return found
-
-    def wait_for(self, process: "subprocess.Popen[bytes]", begun: Callable[[], object]) -> None:
-        # Processes of processes: nothing tells when they start.
-        wait_until(begun, unless=lambda: process.poll() is not None, diagnose=self.output)
 
     def wait_until_all_are_gone(self) -> None:
         for jvm in self.alive(JVM):
@@ -120,11 +105,10 @@ def test_a_trigger_ends_with_its_function_and_what_that_runs(
             "--state",
             "s",
         )
-        process = marked.start("trigger", "app:handle", *options)
-        marked.wait_for(process, lambda: marked.alive("sleep"))
-        process.kill()
-        process.wait()
-        marked.wait_until_all_are_gone()
+        with marked.start("trigger", "app:handle", *options) as process:
+            process.wait_until(lambda: marked.alive("sleep"))
+            process.kill()
+            marked.wait_until_all_are_gone()
 
 
 @pytest.mark.slow
@@ -138,14 +122,13 @@ def test_a_consumer_ends_with_its_program_and_what_that_runs(
         for name in ("grpc", "flight"):
             text = text.replace(f'{name} = "127.0.0.1:0"', f'{name} = "{service.ready[name]}"')
         config.write_text(text)
-        process = marked.start(
+        with marked.start(
             *("consume", "--config", str(config), "--from-beginning"),
             *("--exec", f"{sys.executable} program.py", "--progress", "progress"),
-        )
-        marked.wait_for(process, lambda: marked.alive("sleep"))
-        process.kill()
-        process.wait()
-        marked.wait_until_all_are_gone()
+        ) as process:
+            process.wait_until(lambda: marked.alive("sleep"))
+            process.kill()
+            marked.wait_until_all_are_gone()
 
 
 @pytest.mark.spark
@@ -156,26 +139,25 @@ def test_a_pipeline_ends_with_spark_also_while_the_service_is_gone(
     config = configure(tmp_path, SHOP.format(rate=100) + PIPELINE)
     with Service(config) as service:
         at = ("--config", str(config), "--endpoint", service.ready["flight"])
-        process = marked.start("pipeline", "run", *at)
-        marked.wait_for(process, lambda: marked.alive(RUNNER) and written(tmp_path))
-        service.process.kill()
-        for pid in service.ready["pids"].values():
-            _wait_until_ended(pid)
-        # A second later: a batch is planned five times a second, so that waits for the service too.
-        marked.wait_for(process, lambda: "service not told" in marked.output())
-        process.kill()
-        process.wait()
-        marked.wait_until_all_are_gone()
+        with marked.start("pipeline", "run", *at) as process:
+            process.wait_until(lambda: marked.alive(RUNNER) and written(tmp_path))
+            service.process.kill()
+            for pid in service.ready["pids"].values():
+                _wait_until_ended(pid)
+            # A second later: a batch is planned five times a second, so that waits for the service
+            # too.
+            process.wait_until(lambda: "service not told" in process.errors())
+            process.kill()
+            marked.wait_until_all_are_gone()
 
 
 @pytest.mark.spark
 def test_the_quickstart_ends_with_its_service_and_spark(tmp_path: Path, marked: Marked) -> None:
     words = ("quickstart", "--folder", str(tmp_path / "shop"), "--transactions", "100000")
-    process = marked.start(*words)
-    marked.wait_for(process, lambda: marked.alive(RUNNER) and written(tmp_path))
-    process.kill()
-    process.wait()
-    marked.wait_until_all_are_gone()
+    with marked.start(*words) as process:
+        process.wait_until(lambda: marked.alive(RUNNER) and written(tmp_path))
+        process.kill()
+        marked.wait_until_all_are_gone()
 
 
 def written(folder: Path) -> list[Path]:

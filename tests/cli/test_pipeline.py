@@ -2,7 +2,6 @@
 
 import json
 import os
-import subprocess
 import sys
 import threading
 from pathlib import Path
@@ -11,6 +10,7 @@ import pytest
 
 from penstock.cli.telling import Teller
 from penstock.spark.progress import PipelineProgress
+from tests.children import Child
 from tests.cli.service import COMMAND, SHOP, Service, configure
 
 
@@ -51,20 +51,9 @@ def test_a_pipeline_whose_reader_went_away_ends_without_an_error(tmp_path: Path)
         tmp_path, SHOP.format(rate=200) + '[pipelines.shop]\nsource = "shop"\npath = "lake"\n'
     )
     with Service(config, "--one-process") as service:
-        command = [*COMMAND, "pipeline", "run", "shop", "--json", "--config", str(config)]
-        with subprocess.Popen(
-            [*command, "--endpoint", service.ready["flight"]],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-        ) as running:
-            assert running.stdout is not None
-            assert running.stderr is not None
-            try:
-                assert json.loads(running.stdout.readline())["pipeline"] == "shop"
-                running.stdout.close()
-                # Spark may log the batch that was not begun any more; that is no error of ours.
-                errors = running.stderr.read().decode()
-                assert running.wait() == 0, errors
-            finally:
-                running.kill()
-        assert "BrokenPipeError" not in errors
+        command = (*COMMAND, "pipeline", "run", "shop", "--json", "--config", config)
+        with Child(*command, "--endpoint", service.ready["flight"], lines_max=1) as running:
+            assert json.loads(running.line())["pipeline"] == "shop"
+            # Spark may log the batch that was not begun any more; that is no error of ours.
+            assert running.wait() == 0, running.errors()
+            assert "BrokenPipeError" not in running.errors()

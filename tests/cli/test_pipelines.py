@@ -20,6 +20,7 @@ from penstock.serve.flight import FlightServer
 from penstock.serve.pipelines import PipelineBook
 from penstock.spark.config import TARGETS
 from penstock.spark.plan import CollectionPlan, RunPlan
+from tests.children import Child
 from tests.cli.service import COMMAND, SHOP, Done, Service, configure, penstock
 from tests.flight.blocks import BlockLog
 from tests.spark.tables import put
@@ -186,22 +187,18 @@ def test_a_driver_that_was_killed_finds_all_that_it_needs(
         def listed() -> dict[str, dict[str, Any]]:
             return lines(penstock(capsys, "pipeline", "list", *at))
 
-        with subprocess.Popen(
-            [*COMMAND, "pipeline", "run", *at], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
-        ) as driver:
-            assert driver.stdout is not None
-            driver.stdout.readline()
+        with Child(*COMMAND, "pipeline", "run", *at) as driver:
+            driver.line()
             # It tells the service on a thread of its own, a little later.
             told = listed()
             while not all(one["sequence"] for one in told.values()):
-                assert driver.poll() is None
+                assert not driver.ended(), driver.tail()
                 told = listed()
             # And the service writes it down once a second: what is younger, its own end takes back.
             while any(
                 one["toldAtMs"] < told[name]["toldAtMs"] + 3000 for name, one in listed().items()
             ):
-                assert driver.poll() is None
-            driver.kill()
+                assert not driver.ended(), driver.tail()
         places = {name: one["sequence"] for name, one in listed().items()}
         service.kill("serve", service.ready["pids"]["serve"])
         text = text.replace("[log]", "[log]\nretention_events = 50")

@@ -4,7 +4,6 @@ import json
 import os
 import signal
 import socket
-import subprocess
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,8 +15,8 @@ import pytest
 from penstock import store
 from penstock.cli.store_dynamodb import read_keys
 from penstock.errors import ConfigError
+from tests.children import Child
 from tests.cli.service import COMMAND, penstock
-from tests.waiting import PATIENCE_SECONDS
 
 _boto3: Any = boto3
 CREDENTIALS = """
@@ -37,27 +36,20 @@ region = eu-west-1
 def serving(*options: str) -> Generator[dict[str, Any]]:
     """The command as its users start it; yields what it says, and stops it as they do."""
     with stopped(*options) as (process, said):
-        try:
-            yield said
-        finally:
-            process.send_signal(signal.SIGTERM)
+        yield said
+        process.send_signal(signal.SIGTERM)
 
 
 @contextmanager
-def stopped(*options: str) -> Generator[tuple["subprocess.Popen[bytes]", dict[str, Any]]]:
+def stopped(*options: str) -> Generator[tuple[Child, dict[str, Any]]]:
     """The same, with its process, which is to be told to stop inside."""
     environment = {**os.environ, "NO_COLOR": "1"}
-    with subprocess.Popen(
-        [*COMMAND, "store", "serve", *options, "--dynamodb", "127.0.0.1:0", "--json"],
-        stdout=subprocess.PIPE,
+    with Child(
+        *(*COMMAND, "store", "serve", *options, "--dynamodb", "127.0.0.1:0", "--json"),
         env=environment,
     ) as process:
-        try:
-            assert process.stdout is not None
-            yield process, json.loads(process.stdout.readline())
-            assert process.wait(PATIENCE_SECONDS) == 0
-        finally:
-            process.kill()  # of one that has ended, nothing
+        yield process, json.loads(process.line())
+        assert process.wait() == 0, process.tail()
 
 
 def client(url: str, *, key: str, secret: str) -> Any:
@@ -118,7 +110,7 @@ def test_a_write_that_waits_for_a_client_of_the_socket_is_answered_at_the_end(
         assert db.scan("table").execute().items == [{"id": "k", "n": 1}]
 
 
-def answered_after_sigterm(process: "subprocess.Popen[bytes]", url: str) -> bytes:
+def answered_after_sigterm(process: Child, url: str) -> bytes:
     """The answer to a write that the process has begun to read when it is told to stop."""
     host, port = url.removeprefix("http://").split(":")
     update = {

@@ -2,15 +2,13 @@
 
 import json
 import os
-import signal
-import subprocess
 from pathlib import Path
 
 import pytest
 
+from tests.children import Child
 from tests.cli.service import COMMAND, penstock
 from tests.serve.dynamodb.support import served
-from tests.waiting import PATIENCE_SECONDS, wait_until
 
 FUNCTION = """
 import json
@@ -32,22 +30,16 @@ def test_it_calls_a_function_from_here_and_ends_on_sigterm(tmp_path: Path) -> No
         table = everything.table()
         table.put_item(Item={"id": "a"})
         options = ("--table", table.name, "--endpoint", f"http://{everything.address}")
-        with subprocess.Popen(
-            [*COMMAND, "trigger", "app:handle", *options, "--state", "state", "--json"],
-            stdout=subprocess.PIPE,
+        with Child(
+            *(*COMMAND, "trigger", "app:handle", *options, "--state", "state", "--json"),
             cwd=tmp_path,
             env=environment,
         ) as process:
-            assert process.stdout is not None
-            ready = json.loads(process.stdout.readline())
+            ready = json.loads(process.line())
             seen = tmp_path / "seen"
-            wait_until(
-                lambda: seen.exists() and seen.read_text(),
-                unless=lambda: process.poll() is not None,
-            )
-            process.send_signal(signal.SIGTERM)
-            stopped = json.loads(process.stdout.read())
-            assert process.wait(PATIENCE_SECONDS) == 0
+            process.wait_until(lambda: seen.exists() and seen.read_text())
+            assert process.stop() == 0
+            stopped = json.loads(process.rest())
         assert ready == {"event": "ready", "name": "app.handle", "stream": everything.arn(table)}
     assert stopped["event"] == "stopped"
     assert (stopped["handled"], stopped["calls"]) == (1, 1)

@@ -17,11 +17,12 @@ from penstock.log.lmdb import LmdbLog
 from penstock.log.memory import MemoryLog
 from penstock.progress import parse_progress
 from penstock.subscribe.resume import oldest
-from tests.client.processes import first_line, running
+from tests.children import MODULE, Child
 from tests.seeds import cases, seed_of
 from tests.subscribe.events import change, commit
 from tests.waiting import until
 
+SERVER, CONSUMER = "tests.client.server_process", "tests.client.consumer_process"
 State = dict[str, Any]
 
 
@@ -152,22 +153,20 @@ async def test_kills_of_server_and_consumer_lose_nothing_and_skip_nothing_p4(
     async with LmdbLog(LogConfig(path=path)) as log:
         (tmp_path / "progress").write_text(str(oldest(await log.bounds())))
         with ExitStack() as processes:
-            server = processes.enter_context(running("server_process", path, "127.0.0.1:0"))
-            address = await asyncio.to_thread(first_line, server)
-            consume = ("consumer_process", address, tmp_path / "progress", effects)
-            consumer = processes.enter_context(running(*consume))
+            server = processes.enter_context(Child(*MODULE, SERVER, path, "127.0.0.1:0"))
+            address = await asyncio.to_thread(server.line)
+            consume = (*MODULE, CONSUMER, address, tmp_path / "progress", effects)
+            consumer = processes.enter_context(Child(*consume))
             for round_number in range(4):
                 first, last = last + 1, last + chance.randrange(20, 300)
                 await log.append([commit(change(n)) for n in range(first, last + 1)])
                 await seen_beyond(effects, chance.randrange(first, last + 1))
                 if round_number % 2:
                     server.kill()
-                    server.wait()
-                    server = processes.enter_context(running("server_process", path, address))
+                    server = processes.enter_context(Child(*MODULE, SERVER, path, address))
                 else:
                     consumer.kill()
-                    consumer.wait()
-                    consumer = processes.enter_context(running(*consume))
+                    consumer = processes.enter_context(Child(*consume))
             await seen_beyond(effects, last)
     found = effects_in(effects)
     ids: dict[int, str] = {}

@@ -3,7 +3,6 @@
 import asyncio
 import os
 import signal
-import subprocess
 import sys
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -12,6 +11,7 @@ import pytest
 
 from penstock.programs import start_program
 from penstock.testing.leftovers import marked_processes
+from tests.children import Child
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="supervises on Linux only")
@@ -30,23 +30,19 @@ MARK = "PENSTOCK_TEST_PROGRAM"
 
 
 @contextmanager
-def started(code: str, mark: str) -> "Generator[subprocess.Popen[bytes]]":
+def started(code: str, mark: str) -> Generator[Child]:
     """A process that has started a program, which has said so."""
-    with subprocess.Popen(
-        [sys.executable, "-c", code], stdout=subprocess.PIPE, env={**os.environ, MARK: mark}
-    ) as starter:
-        assert starter.stdout is not None
-        assert starter.stdout.readline() == b"started\n"
+    with Child(sys.executable, "-c", code, env={**os.environ, MARK: mark}) as starter:
+        assert starter.line() == "started", starter.tail()
         yield starter
 
 
 def test_after_kill_9_of_the_starter_neither_the_program_nor_its_child_lives() -> None:
     mark = str(os.getpid())
     with started(STARTER, mark) as starter:
-        assert starter.stdout is not None
         assert len(marked_processes(MARK, mark)) == 4  # with the supervisor
         starter.kill()
-        assert starter.stdout.read() == b""  # the end: nobody has this pipe open any more
+        assert starter.rest() == ""  # the end: nobody has this pipe open any more
         wait_until(lambda: not marked_processes(MARK, mark))  # the supervisor does not have it
 
 
@@ -76,11 +72,10 @@ def test_a_process_that_asked_for_it_ends_with_its_parent() -> None:
     child = "from penstock.programs import end_with_parent; import time; end_with_parent(); "
     child += "print('started', flush=True); time.sleep(900)"
     code = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {child!r}])"
-    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as parent:
-        assert parent.stdout is not None
-        assert parent.stdout.readline() == b"started\n"
+    with Child(sys.executable, "-c", code) as parent:
+        assert parent.line() == "started", parent.tail()
         parent.kill()
-        assert parent.stdout.read() == b""  # the end: the child had this pipe open
+        assert parent.rest() == ""  # the end: the child had this pipe open
 
 
 @pytest.mark.parametrize(

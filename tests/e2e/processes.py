@@ -1,61 +1,45 @@
 """The processes of a deployment, each of which a test may kill with -9 at any moment."""
 
-import ctypes
 import os
 import signal
-import subprocess
 import sys
-import threading
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from tests.children import standing_still
-from tests.waiting import PATIENCE_SECONDS, wait_until
-
-
-def _die_with_parent() -> None:
-    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: see prctl(2)
+from tests.children import Child, standing_still
+from tests.waiting import wait_until
 
 
 class Process:
-    """One program of the deployment; its JSON lines are facts, the rest goes to its log."""
+    """One program of the deployment; its JSON lines are facts, its log has its stderr."""
 
     def __init__(self, name: str, command: list[str], folder: Path) -> None:
         self.name = name
         self.command = command
         self.log_path = folder / f"{name}.log"
-        self.facts: list[dict[str, Any]] = []
         self.kills = 0
-        self._process: subprocess.Popen[bytes] | None = None
-        self._reader: threading.Thread | None = None
+        self._child: Child | None = None
 
     def start(self) -> None:
         """Start it; the facts of an earlier life are forgotten."""
-        self.facts = []
-        with self.log_path.open("ab") as log:
-            self._process = subprocess.Popen(
-                [sys.executable, *self.command],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                start_new_session=True,
-                preexec_fn=_die_with_parent,  # noqa: PLW1509 - nothing outlives the test run
-            )
-        arguments = (self._process, self.facts)
-        self._reader = threading.Thread(target=self._read, args=arguments, daemon=True)
-        self._reader.start()
+        self._child = Child(sys.executable, *self.command, errors=self.log_path, whole=True)
 
-    def _read(self, process: "subprocess.Popen[bytes]", facts: list[dict[str, Any]]) -> None:
-        assert process.stdout is not None
-        with process.stdout as lines, self.log_path.open("ab") as log:
-            for line in lines:
-                try:
-                    facts.append(msgspec.json.decode(line, type=dict[str, Any]))
-                except (msgspec.DecodeError, msgspec.ValidationError):
-                    log.write(line)
+    @property
+    def child(self) -> Child:
+        assert self._child is not None, "not started"
+        return self._child
+
+    @property
+    def facts(self) -> list[dict[str, Any]]:
+        """All that it has said so far."""
+        found: list[dict[str, Any]] = []
+        for line in list(self.child.lines):
+            with suppress(msgspec.DecodeError, msgspec.ValidationError):
+                found.append(msgspec.json.decode(line, type=dict[str, Any]))
+        return found
 
     def fact(self, event: str) -> dict[str, Any]:
         """The newest fact of that name; waits for the first."""
@@ -68,40 +52,28 @@ class Process:
     @property
     def pid(self) -> int:
         """Of its first process, and so of its session."""
-        assert self._process is not None
-        return self._process.pid
+        return self.child.pid
 
     @property
     def running(self) -> bool:
-        return self._process is not None and self._process.poll() is None
+        return self._child is not None and not self._child.ended()
 
     def kill(self) -> None:
         """kill -9, the whole session: a driver takes its JVM along, a service its children."""
-        assert self._process is not None
         self.kills += 1
-        os.killpg(self._process.pid, signal.SIGKILL)
-        self._ended(self._process.wait())
+        with self.child as child:
+            child.kill()
 
     def stop(self) -> int:
         """SIGTERM, and its exit code."""
-        assert self._process is not None
-        self._process.terminate()
-        try:
-            return self._ended(self._process.wait(PATIENCE_SECONDS))
-        except subprocess.TimeoutExpired:
-            self.kill()
-            raise AssertionError(f"{self.name} ignored SIGTERM; see {self.tail()}") from None
-
-    def _ended(self, code: int) -> int:
-        assert self._reader is not None
-        self._reader.join()
+        with self.child as child:
+            code = child.stop()
+            child.rest()
         return code
 
     def tail(self) -> str:
-        """The end of its log, for a failure's message."""
-        if not self.log_path.exists():
-            return "(no log)"
-        return self.log_path.read_text(errors="replace")[-3000:]
+        """The end of what it wrote, for a failure's message."""
+        return self._child.tail() if self._child else "(not started)"
 
 
 class Service(Process):
@@ -124,7 +96,7 @@ class Service(Process):
 
         def living() -> int | None:
             pid: int | None = self.fact("ready")["pids"][role]
-            for fact in list(self.facts):
+            for fact in self.facts:
                 if fact.get("role") == role:
                     pid = fact["pid"] if fact["event"] == "restarted" else None
             return pid

@@ -24,7 +24,7 @@ from penstock.testing.servers import (
     SqlServer,
     free_ports,
 )
-from tests.children import running
+from tests.children import MODULE, Child
 from tests.e2e.processes import Process, Service
 from tests.e2e.trail import check_transactions, folded, row_changes
 from tests.mysql import programs
@@ -164,10 +164,11 @@ def crash_run(
                     partial(_further, deployed, before), "the trail", diagnose=deployed.driver.tail
                 )
             # In bursts: else a slow machine has ever more to catch up with.
-            with running(WRITERS, "write", server.port, rng.getrandbits(32), BIG) as writers:
-                writers[-1].says(rng.randrange(20, 100))
+            writing = (WRITERS, "write", server.port, rng.getrandbits(32), BIG)
+            with Child(*MODULE, *writing) as writer:
+                writer.says(rng.randrange(20, 100))
                 deployed.kill(victim)
-                writers[-1].says(rng.randrange(5, 20))
+                writer.says(rng.randrange(5, 20))
         with server.connect() as db:
             for xid in programs.prepared(db):
                 run(db, f"XA COMMIT '{xid}'")

@@ -19,6 +19,7 @@ from pymongo import MongoClient
 
 from penstock.errors import ConfigError
 from penstock.testing.servers import ZERO, MongoReplicaSet, PostgresServer
+from tests.children import Child
 from tests.cli.service import penstock
 from tests.e2e.test_zero import Deployed
 from tests.waiting import wait_until
@@ -86,30 +87,17 @@ class Client:
         quiet = "for (const l of ['debug', 'info', 'warn', 'error']) console[l] = () => {};\n"
         script.write_text(quiet + example.replace("http://127.0.0.1:4848", url) + THEN)
         (folder / "node_modules").symlink_to(ZERO.modules)
-        self._process = subprocess.Popen(
-            [str(ZERO.program()), script.name],
-            cwd=folder,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        self.said: list[Any] = []
-        self._reader = threading.Thread(target=self._read)
-        self._reader.start()
+        self._child = Child(ZERO.program(), script.name, cwd=folder, stdin=subprocess.PIPE)
 
-    def _read(self) -> None:
-        assert self._process.stdout is not None
-        with self._process.stdout as lines:
-            for line in lines:
-                self.said.append(json.loads(line))
+    @property
+    def said(self) -> list[Any]:
+        return [json.loads(line) for line in list(self._child.lines)]
 
     def rename(self, key: int, name: str) -> dict[str, Any]:
         """What a mutation came to."""
-        assert self._process.stdin is not None
         before = len(self.results())
-        self._process.stdin.write(json.dumps([key, name]) + "\n")
-        self._process.stdin.flush()
-        wait_until(lambda: len(self.results()) > before, "the mutation to be confirmed")
+        self._child.write(json.dumps([key, name]))
+        self._child.wait_until(lambda: len(self.results()) > before, "the mutation to be confirmed")
         return self.results()[-1]
 
     def results(self) -> list[dict[str, Any]]:
@@ -121,10 +109,9 @@ class Client:
         return found[-1] if found else []
 
     def end(self) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        self._process.wait()
-        self._reader.join()
+        with self._child as child:
+            child.close_stdin()
+            child.wait()
 
 
 @pytest.mark.slow

@@ -17,6 +17,7 @@ from penstock.log.layout import ENTRIES, EXTENTS, FORMAT, FORMAT_KEY, META, STAT
 from penstock.log.maintenance import backup, check, compact
 from penstock.ports import Ancestor
 from penstock.testing.contracts.entries import changes, read_all
+from tests.children import Child
 
 
 def config(path: Path) -> LogConfig:
@@ -150,9 +151,8 @@ async def test_a_backup_that_is_killed_is_no_log_and_the_next_one_takes_its_plac
         await fill(log)
         taken = await log.bounds()
     target = tmp_path / "backup"
-    command = [sys.executable, "-c", DYING, str(tmp_path / "log"), str(target), moment]
-    killed = await asyncio.create_subprocess_exec(*command)
-    assert await killed.wait() == -signal.SIGKILL
+    with Child(sys.executable, "-c", DYING, tmp_path / "log", target, moment) as killed:
+        assert await asyncio.to_thread(killed.wait) == -signal.SIGKILL, killed.tail()
     assert not target.exists()
     assert names(tmp_path) == [".backup.unfinished", "log"]
     backup(tmp_path / "log", target)

@@ -2,10 +2,8 @@
 
 import asyncio
 import os
-import signal
 import subprocess
 import sys
-import threading
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -17,6 +15,7 @@ from penstock.event import Commit
 from penstock.log import LmdbLog, LmdbLogReader, LogConfig
 from penstock.log.wake import ask
 from penstock.testing.contracts.entries import changes, read_all, require_whole_commits
+from tests.children import MODULE, Child
 from tests.waiting import PATIENCE_SECONDS
 
 _ROOT = Path(__file__).parents[2]
@@ -31,41 +30,8 @@ def commit(number: int) -> Commit:
     return Commit(source="a", position=position, events=changes("a", position, 2))
 
 
-class Writer:
-    """A process that appends to `folder`/log until it is killed."""
-
-    def __init__(self, folder: Path, seed: int) -> None:
-        self._process = subprocess.Popen(
-            [
-                sys.executable,
-                "-m",
-                "penstock.testing.contracts.crash_child",
-                "tests.log.test_contract:TestLmdbLog",
-                str(folder),
-                str(seed),
-            ],
-            stdout=subprocess.PIPE,
-            cwd=_ROOT,
-        )
-
-        self._appending = threading.Event()
-        self._listener = threading.Thread(target=self._listen)
-        self._listener.start()
-
-    def _listen(self) -> None:
-        """Take all that it says: with a full pipe it would stop appending."""
-        assert self._process.stdout is not None
-        with self._process.stdout as lines:
-            for _ in lines:
-                self._appending.set()
-
-    def wait_until_appending(self) -> None:
-        assert self._appending.wait(PATIENCE_SECONDS)
-
-    def kill(self) -> None:
-        self._process.send_signal(signal.SIGKILL)
-        self._process.wait()
-        self._listener.join()
+_WRITER = ("penstock.testing.contracts.crash_child", "tests.log.test_contract:TestLmdbLog")
+"""Appends to FOLDER/log until it is killed."""
 
 
 @pytest.mark.slow
@@ -97,17 +63,14 @@ async def test_a_reader_outlives_the_writers_that_are_killed_under_it(tmp_path: 
     reader: LmdbLogReader | None = None
     entries: list[Any] = []
     for life in range(2):
-        writer = await asyncio.to_thread(Writer, tmp_path, life)
-        try:
-            await asyncio.to_thread(writer.wait_until_appending)
+        with Child(*MODULE, *_WRITER, tmp_path, life, cwd=_ROOT) as writer:
+            assert await asyncio.to_thread(writer.line), writer.tail()
             reader = reader or await opening
             for _ in range(5):
                 assert await reader.wait(after=after, timeout_seconds=PATIENCE_SECONDS)
                 for block in await reader.read(after=after):
                     entries += block.entries()
                 after = entries[-1].sequence
-        finally:
-            await asyncio.to_thread(writer.kill)
     assert reader is not None
     entries += await read_all(reader, after=after)
     require_whole_commits(entries)

@@ -5,6 +5,7 @@ import re
 import subprocess
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import msgspec
 from penstock.event import AnyEvent, ChangeEvent, Commit, Fragment, Operation
 from penstock.sources.mysql.connection import Connected
 from penstock.testing.servers import MySqlServer, SqlServer
-from tests.children import Child, running
+from tests.children import MODULE, Child
 from tests.mysql import programs
 from tests.mysql.support import Story, binlogs, caught_up, run, source_of
 from tests.telling import read_log
@@ -54,24 +55,25 @@ async def adds_up(server: SqlServer, folder: Path, *, seed: int) -> set[str]:
 def lives(server: SqlServer, log_path: Path, rng: random.Random) -> None:
     """Of the writers, of capture and of the server, each ended in its turn."""
 
-    def writing() -> tuple[object, ...]:
-        return ("write", server.port, rng.getrandbits(32))
+    def started(name: str, given: object) -> Child:
+        return processes.enter_context(Child(*MODULE, _PROGRAMS, name, server.port, given))
 
-    capturing = ("capture", server.port, log_path)
-    with running(_PROGRAMS, *writing()) as writers, running(_PROGRAMS, *capturing) as captures:
+    with ExitStack() as processes:
+        writer = started("write", rng.getrandbits(32))
+        capture = started("capture", log_path)
         for life in range(_LIVES):
-            captures[-1].says(rng.randrange(2, 12))
-            writers[-1].says(rng.randrange(2, 30))
+            capture.says(rng.randrange(2, 12))
+            writer.says(rng.randrange(2, 30))
             match ("writer", "capture", "server")[life % 3]:
                 case "writer":
-                    writers[-1].kill()
-                    writers.append(Child(_PROGRAMS, *writing()))
+                    writer.kill()
+                    writer = started("write", rng.getrandbits(32))
                 case "capture":
-                    captures[-1].kill()
-                    captures.append(Child(_PROGRAMS, *capturing))
+                    capture.kill()
+                    capture = started("capture", log_path)
                 case _:
                     programs.kill(server)
-        captures[-1].says(3)
+        capture.says(3)
 
 
 def named(story: Story) -> set[str]:

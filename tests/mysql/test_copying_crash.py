@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 
 import msgspec
@@ -9,7 +10,7 @@ import pytest
 
 from penstock.event import SystemEvent
 from penstock.testing.servers import SqlServer
-from tests.children import Child, running
+from tests.children import MODULE, Child
 from tests.mysql import programs
 from tests.mysql.conftest import on
 from tests.mysql.killing import compared, contents
@@ -46,23 +47,23 @@ async def test_a_copy_goes_on_after_each_kill_and_adds_up_to_the_tables(
         run(db, f"INSERT INTO altered SELECT seq, 0 FROM {behind}")
         run(db, f"INSERT INTO swapped SELECT seq, 0 FROM {behind}")
 
-    def writing() -> tuple[object, ...]:
-        return ("write", server.port, rng.getrandbits(32))
+    def started(name: str, given: object) -> Child:
+        return processes.enter_context(Child(*MODULE, PROGRAMS, name, server.port, given))
 
-    copying = ("copy", server.port, log_path)
-    with running(PROGRAMS, *copying) as captures:
+    with ExitStack() as processes:
+        capture = started("copy", log_path)
         # Nothing is prepared before it begins, which would have the copy begin anew.
-        captures[-1].says(1)
-        with running(PROGRAMS, *writing()) as writers:
+        assert capture.line(), capture.tail()
+        with started("write", rng.getrandbits(32)) as writer:
             for life in range(LIVES):
-                captures[-1].says(rng.randrange(2, 30))
-                writers[-1].says(rng.randrange(2, 20))
+                capture.says(rng.randrange(2, 30))
+                writer.says(rng.randrange(2, 20))
                 if life % 3 == 2:
                     programs.kill(server)
                 else:
-                    captures[-1].kill()
-                    captures.append(Child(PROGRAMS, *copying))
-        captures[-1].says(3)
+                    capture.kill()
+                    capture = started("copy", log_path)
+        capture.says(3)
     with server.connect() as db:
         for xid in programs.prepared(db):
             run(db, f"XA COMMIT '{xid}'")
@@ -78,12 +79,12 @@ async def test_a_copy_goes_on_after_each_kill_and_adds_up_to_the_tables(
             assert compared(ours.get(f"d.{table}", [])) == compared(contents(db, table)), table
     ids = [event.event_id for event in story.events]
     assert len(ids) == len(set(ids)), "no event is in the log twice"
-    started = [
+    begun = [
         msgspec.json.decode(event.description)
         for event in story.events
         if isinstance(event, SystemEvent) and event.operation == "snapshot_started"
     ]
-    assert len(started) == 1, "it went on, and did not begin anew"
+    assert len(begun) == 1, "it went on, and did not begin anew"
     keyed = [(e.collection, bytes(e.key)) for e in story.changes if e.snapshot]
     keyed = [place for place in keyed if place[0] == "plain"]
     assert len(keyed) == len(set(keyed)) >= ROWS

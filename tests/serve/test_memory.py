@@ -10,7 +10,7 @@ import pytest
 from penstock.log.config import LogConfig
 from penstock.log.lmdb import LmdbLog
 from penstock.subscribe.resume import oldest
-from tests.client.processes import first_line, running
+from tests.children import MODULE, Child
 from tests.serve.calls import subscribe, subscribe_batch
 from tests.subscribe.events import change, commit
 
@@ -33,8 +33,9 @@ async def test_stalled_readers_of_100_mb_cost_the_server_a_bounded_outbox_each_p
 ) -> None:
     async with LmdbLog(LogConfig(path=tmp_path / "log")) as log:
         after = str(oldest(await log.bounds()))
-        with running("server_process", tmp_path / "log", "127.0.0.1:0") as server:
-            address = await asyncio.to_thread(first_line, server)
+        command = (*MODULE, "tests.client.server_process", tmp_path / "log", "127.0.0.1:0")
+        with Child(*command) as server:
+            address = await asyncio.to_thread(server.line)
             stalled = [
                 subscribe(connect(address), after=after, consumer_id="stalled")
                 for _ in range(STALLED)

@@ -1,6 +1,5 @@
 """A consumer in another language, with stubs that its own generator made of the design's proto."""
 
-import asyncio
 import json
 import subprocess
 import sys
@@ -11,6 +10,7 @@ import pytest
 
 from penstock.log.memory import MemoryLog
 from penstock.subscribe.resume import oldest
+from tests.children import lines_of
 from tests.serve.conftest import PROTO, Serve
 from tests.serve.nodejs import ENVIRONMENT, NODE, installed
 from tests.subscribe.events import one_each
@@ -34,13 +34,8 @@ def consumer() -> Path:
 
 async def follow(home: Path, address: str, after: str, count: int) -> list[dict[str, Any]]:
     """What the Node consumer saw of `count` events; the last is how it ended."""
-    process = await asyncio.create_subprocess_exec(
-        *(str(NODE), "consumer.mjs", address, after, str(count)),
-        cwd=home,
-        stdout=asyncio.subprocess.PIPE,
-    )
-    out, _ = await process.communicate()
-    return [json.loads(line) for line in out.splitlines()]
+    lines = await lines_of(NODE, "consumer.mjs", address, after, count, cwd=home)
+    return [json.loads(line) for line in lines]
 
 
 async def test_stubs_generated_for_node_follow_and_resume(serve: Serve, consumer: Path) -> None:

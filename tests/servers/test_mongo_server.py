@@ -1,7 +1,5 @@
 """The servers that other tests stand on are real, and leave nothing behind."""
 
-import signal
-import subprocess
 import sys
 import threading
 from collections.abc import Callable
@@ -13,6 +11,7 @@ from pymongo import MongoClient
 from pymongo.client_session import ClientSession
 
 from penstock.testing.servers import MongoReplicaSet, ServerStartError
+from tests.children import Child
 from tests.waiting import wait_until
 
 Client = MongoClient[dict[str, Any]]
@@ -134,15 +133,11 @@ def test_killing_the_test_run_kills_its_servers_and_the_next_start_removes_their
     owner_code = (
         "import time; from penstock.testing.servers import MongoReplicaSet\n"
         "mongo = MongoReplicaSet(); mongo.start(); member = mongo.members[0]\n"
-        "print(member.pid, member.log_path.parent, flush=True); time.sleep(60)"
+        "print(member.pid, member.log_path.parent, flush=True); time.sleep(900)"
     )
-    with subprocess.Popen(
-        [sys.executable, "-c", owner_code], stdout=subprocess.PIPE, text=True
-    ) as owner:
-        assert owner.stdout is not None
-        pid, folder = owner.stdout.readline().split()
+    with Child(sys.executable, "-c", owner_code) as owner:
+        pid, folder = owner.line().split()
         assert alive(int(pid))
-        owner.send_signal(signal.SIGKILL)
     wait_until_gone(int(pid))
 
     start_mongo()

@@ -16,6 +16,7 @@ from penstock.testing.servers import (
     process,
     servers_directory,
 )
+from tests.children import Child
 
 
 @pytest.fixture
@@ -106,10 +107,8 @@ def test_a_process_gets_no_port_that_another_has_picked(monkeypatch: pytest.Monk
         "print(*process.free_ports(60), flush=True); input()"
     )
     monkeypatch.setattr(process, "PORTS", few)
-    command = [sys.executable, "-c", code]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
-        assert other.stdout is not None
-        taken = {int(port) for port in other.stdout.readline().split()}
+    with Child(sys.executable, "-c", code, stdin=subprocess.PIPE) as other:
+        taken = {int(port) for port in other.line().split()}
         assert len(taken) == 60
         ours = set(free_ports(60))
         assert not ours & taken

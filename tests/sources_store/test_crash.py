@@ -2,13 +2,14 @@
 
 import random
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 from penstock import store
 from penstock.event import AnyEvent, Commit, Fragment
-from tests.children import Child, running
+from tests.children import MODULE, Child
 from tests.seeds import seed_of
 from tests.sources_store import programs
 from tests.sources_store.support import Story, caught_up, contents, source_of
@@ -27,22 +28,20 @@ async def test_killed_at_random_writer_and_capture_leave_a_log_that_adds_up_to_t
     path, log_path = tmp_path / "store", tmp_path / "log"
     with store.open(path, sweep_seconds=None) as db:
         programs.prepare(db)
-    with (
-        running(PROGRAMS, "write", path, rng.getrandbits(32)) as writers,
-        running(PROGRAMS, "capture", path, log_path) as captures,
-    ):
+
+    def started(name: str) -> Child:
+        given = (path, rng.getrandbits(32)) if name == "write" else (path, log_path)
+        return processes.enter_context(Child(*MODULE, PROGRAMS, name, *given))
+
+    with ExitStack() as processes:
+        running = {name: started(name) for name in ("write", "capture")}
         for _ in range(LIVES):
-            which, arguments = rng.choice(
-                [
-                    (writers, ("write", path, rng.getrandbits(32))),
-                    (captures, ("capture", path, log_path)),
-                ]
-            )
-            which[-1].says(rng.randrange(1, 12))
-            which[-1].kill()
-            which.append(Child(PROGRAMS, *arguments))
-        writers[-1].says(5)
-        captures[-1].says(2)
+            name = rng.choice(list(running))
+            running[name].says(rng.randrange(1, 12))
+            running[name].kill()
+            running[name] = started(name)
+        running["write"].says(5)
+        running["capture"].says(2)
     story = await read_log(log_path, Story(), source="db")
     captured = len(story.events)
     with store.open(path, sweep_seconds=None) as db:

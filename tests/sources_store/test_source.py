@@ -22,6 +22,7 @@ from penstock.errors import (
 from penstock.event import ChangeEvent, Commit, Fragment, Operation
 from penstock.flatten import unflatten
 from penstock.store import Item, KeyType, Store, StreamViewType
+from tests.children import lines_of
 from tests.seeds import cases
 from tests.sources_store.support import Story, caught_up, contents, make, source_of, standing_at
 from tests.store.support import BOTH, NOW_MS, SetClock, opened
@@ -304,8 +305,7 @@ async def test_a_write_is_told_without_waiting_for_a_heartbeat(
             "with store.open(sys.argv[1]) as db:\n"
             "    for number in range(3): db.put('a', {'id': number})"
         )
-        writer = await asyncio.create_subprocess_exec(sys.executable, "-c", code, str(tmp_path))
-        assert await writer.wait() == 0
+        await lines_of(sys.executable, "-c", code, tmp_path)
     else:
         with opened(tmp_path) as db:
             for number in range(3):

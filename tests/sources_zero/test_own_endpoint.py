@@ -9,7 +9,7 @@ import pytest
 
 from penstock.event import ChangeEvent, Commit, Fragment, Operation
 from penstock.testing.contracts.source import changes, has_changes, told
-from tests.children import Child, running
+from tests.children import MODULE, Child
 from tests.seeds import seed_of
 from tests.sources_zero.support import document, source, words
 from tests.state.histories import change
@@ -108,15 +108,12 @@ async def test_killed_at_random_capture_leaves_a_log_that_adds_up(
         expected["0"] = {"id": {"$numberLong": "0"}, "name": "first"}
         await endpoint.applied()
         arguments = (url_of(endpoint), tmp_path / "captured")
-        with running(PROGRAM, *arguments) as captures:
-            writing = asyncio.ensure_future(write(endpoint))
-            for _ in range(lives):
-                await asyncio.to_thread(captures[-1].says, rng.randrange(1, 15))
-                captures[-1].kill()
-                captures.append(Child(PROGRAM, *arguments))
-            await asyncio.to_thread(captures[-1].says, 5)
-            writing.cancel()
-            await asyncio.wait({writing})
+        writing = asyncio.ensure_future(write(endpoint))
+        for wanted in (*(rng.randrange(1, 15) for _ in range(lives)), 5):
+            with Child(*MODULE, PROGRAM, *arguments) as capture:
+                await asyncio.to_thread(capture.says, wanted)
+        writing.cancel()
+        await asyncio.wait({writing})
         story = await read_log(tmp_path / "captured", Told(), source="z")
         mark = len(changes(story.items))
         await endpoint.put(10_000, name="last")

@@ -5,11 +5,8 @@ of its own, for one process has one Spark."""
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 
 import json
-import os
 import random
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Generator, Iterator
@@ -41,6 +38,7 @@ from penstock.spark.table.reduce import DELETE, PUT
 from penstock.spark.table.rejects import REJECTS_SCHEMA
 from penstock.spark.table.sparks import frame_of
 from penstock.spark.table.stamp import Stamp
+from tests.children import MODULE, Child
 from tests.flight.blocks import BlockLog
 from tests.seeds import seed_of
 from tests.spark.catalog_place import CatalogPlace, session_of
@@ -401,27 +399,16 @@ def test_drivers_killed_at_any_moment_neither_lose_nor_repeat(tmp_path: Path) ->
     log.append(history(dice))
     server = FlightServer(log)
     server.start()
-    command = [sys.executable, "-m", "tests.spark.catalogs", server.address, str(tmp_path), "sales"]
+    command = (*MODULE, "tests.spark.catalogs", server.address, tmp_path, "sales")
     codes: list[int] = []
     try:
         for kill in ("advance", "random", "random", ""):
-            with subprocess.Popen(
-                [*command, kill],
-                cwd=ROOT,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
-                start_new_session=True,
-            ) as driver:
-                assert driver.stdout is not None
+            with Child(*command, kill, cwd=ROOT, whole=True) as driver:
                 if kill == "random":
                     # Once a batch has said that it is done, so in the midst of the next.
-                    driver.stdout.readline()
-                    try:
-                        driver.wait(dice.uniform(0.0, 2.0))
-                    except subprocess.TimeoutExpired:
-                        os.killpg(driver.pid, signal.SIGKILL)
-                driver.communicate()
-            codes.append(driver.returncode)
+                    driver.line()
+                    driver.kill_after(dice.uniform(0.0, 2.0))
+                codes.append(driver.wait())
     finally:
         server.stop()
     assert codes[0] == -signal.SIGKILL

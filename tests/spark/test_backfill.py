@@ -31,9 +31,10 @@ from penstock.spark.table.standing import StandingTable
 from penstock.testing.servers import MongoReplicaSet
 from tests.cli.service import Service, penstock
 from tests.seeds import seed_of
+from tests.spark.drivers import once, run_once
 from tests.spark.loads import Client, configured, documents, opens, writing
 from tests.spark.tables import LOG_ID, change, pipeline, put, rows_of
-from tests.spark.test_first_load import Driver, table_of
+from tests.spark.test_first_load import table_of
 from tests.spark.test_loading_steps import World, key
 from tests.waiting import wait_until
 
@@ -350,25 +351,20 @@ def test_a_driver_killed_while_it_reads_again_goes_on_with_the_ranges_that_are_l
     lake = tmp_path / "lake"
     with Service(path) as service, LogClient(service.ready["flight"]) as client:
         wait_until(lambda: client.position("shop"), "capture to begin")
-        driver = Driver(path, service.ready["flight"])
-        driver.start()
-        assert driver.wait() == 0, driver.said()
+        run_once(path, service.ready["flight"])
         DeltaTable(str(lake)).delete("`n` = -1")
         at = ("--config", str(path), "--json", "--yes", "--endpoint", service.ready["flight"])
         assert penstock(capsys, "pipeline", "backfill", "p", *at).code == 0
         with writing(mongo_client, mongo_database, keys=rows, seed=seed):
-            driver.start()
-            wait_until(lambda: stored.read().of(READ), "some ranges to be read")
-            driver.kill()
+            with once(path, service.ready["flight"]) as first:
+                first.wait_until(lambda: stored.read().of(READ), "some ranges to be read")
             assert stored.read().of(OPEN), "the driver was killed too late"
             read = stored.read().of(READ)
-            driver.start()
-            assert driver.wait() == 0, driver.said()
+            run_once(path, service.ready["flight"])
         assert {(one.start, one.read_at) for one in read} <= {
             (one.start, one.read_at) for one in stored.read().of(DONE)
         }
         orders.insert_one({"_id": _LAST, "n": 0})
         while f'{{"_id":{_LAST}}}' not in table_of(lake, mongo_database):
-            driver.start()
-            assert driver.wait() == 0, driver.said()
+            run_once(path, service.ready["flight"])
     assert table_of(lake, mongo_database) == documents(mongo_client, mongo_database)

@@ -17,6 +17,7 @@ from penstock.cli.compare import compare
 from penstock.sources.script import ScriptSource, ScriptSourceConfig
 from penstock.spark.table.arrow import compute
 from penstock.testing.servers import ServerUnavailableError, SparkCluster
+from tests.children import MODULE, Child
 from tests.cli.service import SHOP, Service, configure
 from tests.flight.blocks import BlockLog
 from tests.seeds import seed_of
@@ -133,27 +134,16 @@ def test_tables_are_right_though_an_executor_and_a_worker_are_killed(
     log.append(history(dice, commits=21_000))
     certified = Certified(tmp_path)
     archive, lake = zipped(here / "penstock.zip"), here / "killed"
-    errors = tmp_path / "stderr.txt"
-    with serving(log, certified) as address, errors.open("wb") as written:
-        command = [sys.executable, "-m", "tests.spark.cluster_driver", cluster.url, address]
-        with subprocess.Popen(
-            [*command, str(lake), str(archive)],
-            cwd=ROOT,
-            env=certified.environment(here),
-            stdout=subprocess.PIPE,
-            stderr=written,
-            text=True,
-        ) as driver:
-            assert driver.stdout is not None
-            said = driver.stdout.readline()
-            assert said == "penstock: False, files: False\n", errors.read_text()
+    with serving(log, certified) as address:
+        command = (*MODULE, "tests.spark.cluster_driver", cluster.url, address, lake, archive)
+        with Child(*command, cwd=ROOT, env=certified.environment(here)) as driver:
+            assert driver.line() == "penstock: False, files: False", driver.tail()
             # The first batch has begun or will soon; then one is done, and the next in work.
             os.kill(dice.choice(cluster.executors()), signal.SIGKILL)
-            driver.stdout.readline()
+            driver.line()
             dice.choice(cluster.workers).kill()
-            done, _ = driver.communicate()
-    assert driver.returncode == 0, errors.read_text()
-    assert done.split()[-1] == str(log.head)
+            assert driver.wait() == 0, driver.tail()
+            assert driver.rest().split()[-1] == str(log.head)
     whole = entries_of(log)
     for collection in ("orders", "lines"):
         assert rows_of(lake / collection) == fold(of_collection(whole, collection))

@@ -1,9 +1,5 @@
 """Rows that were there before the log come from the source, beside the stream (decision 0034)."""
 
-import os
-import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +16,7 @@ from penstock.spark.run import run_pipeline
 from penstock.testing.servers import MongoReplicaSet
 from tests.cli.service import Service
 from tests.seeds import seed_of
+from tests.spark.drivers import once, run_once
 from tests.spark.loads import Client, configured, documents, opens, writing
 from tests.spark.tables import rows_of
 from tests.waiting import wait_until
@@ -76,39 +73,6 @@ def test_rows_from_before_the_log_and_changes_meanwhile_end_as_the_source(
     assert not (tmp_path / "lake_rejects").exists()
 
 
-class Driver:
-    """`penstock pipeline run p --once` in a process of its own, as its users start it."""
-
-    def __init__(self, config: Path, endpoint: str) -> None:
-        self._command = [
-            *(sys.executable, "-m", "penstock.cli", "pipeline", "run", "p", "--once", "--json"),
-            *("--master", "local[2]", "--conf", "spark.driver.memory=512m"),
-            *("--config", str(config), "--endpoint", endpoint),
-        ]
-        self._log = config.parent / "driver.log"
-        self._process: subprocess.Popen[bytes] | None = None
-
-    def start(self) -> None:
-        with self._log.open("ab") as log:
-            self._process = subprocess.Popen(
-                self._command, stdout=log, stderr=log, start_new_session=True
-            )
-
-    def kill(self) -> None:
-        """kill -9, its JVM and workers too."""
-        assert self._process is not None
-        os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait()
-
-    def wait(self) -> int:
-        """Its exit code, once it has ended."""
-        assert self._process is not None
-        return self._process.wait()
-
-    def said(self) -> str:
-        return self._log.read_text()[-4000:]
-
-
 @pytest.mark.spark
 @pytest.mark.soak
 def test_a_driver_killed_in_the_middle_goes_on_with_the_ranges_that_are_left(
@@ -124,23 +88,19 @@ def test_a_driver_killed_in_the_middle_goes_on_with_the_ranges_that_are_left(
     stored = StoredPlan("p", config)
     with Service(path) as service, LogClient(service.ready["flight"]) as client:
         wait_until(lambda: client.position("shop"), "capture to begin")
-        driver = Driver(path, service.ready["flight"])
         with writing(mongo_client, mongo_database, keys=4 * _ROWS, seed=seed):
-            driver.start()
-            wait_until(lambda: stored.read().of(READ), "some ranges to be read")
-            driver.kill()
+            with once(path, service.ready["flight"]) as first:
+                first.wait_until(lambda: stored.read().of(READ), "some ranges to be read")
             assert stored.read().of(OPEN), "the driver was killed too late"
             read = stored.read().of(READ)
-            driver.start()
-            assert driver.wait() == 0, driver.said()
+            run_once(path, service.ready["flight"])
         assert stored.read().complete
         assert {(one.start, one.read_at) for one in read} <= {
             (one.start, one.read_at) for one in stored.read().of(DONE)
         }
         orders.insert_one({"_id": _LAST, "n": 0})
         while f'{{"_id":{_LAST}}}' not in table_of(tmp_path / "lake", mongo_database):
-            driver.start()
-            assert driver.wait() == 0, driver.said()
+            run_once(path, service.ready["flight"])
     assert table_of(tmp_path / "lake", mongo_database) == documents(mongo_client, mongo_database)
     assert not (tmp_path / "lake_rejects").exists()
 

@@ -18,9 +18,10 @@ from penstock.testing.servers import MariaDbServer
 from tests.cli.service import Service
 from tests.mysql.support import numbers, run
 from tests.seeds import seed_of
+from tests.spark.drivers import once, run_once
 from tests.spark.loads import opens
 from tests.spark.sql_loads import ORDERS, configured, documents, writing
-from tests.spark.test_first_load import Driver, table_of
+from tests.spark.test_first_load import table_of
 from tests.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -198,15 +199,12 @@ def test_a_driver_killed_in_the_middle_goes_on_with_the_ranges_that_are_left(
     lake = tmp_path / "lake"
     with Service(path) as service, LogClient(service.ready["flight"]) as client:
         wait_until(lambda: client.position("shop"), "capture to begin")
-        driver = Driver(path, service.ready["flight"])
         with writing(mariadb, mariadb_database, "orders", keys=8 * _ROWS, seed=seed):
-            driver.start()
-            wait_until(lambda: stored.read().of(READ), "some ranges to be read")
-            driver.kill()
+            with once(path, service.ready["flight"]) as first:
+                first.wait_until(lambda: stored.read().of(READ), "some ranges to be read")
             assert stored.read().of(OPEN), "the driver was killed too late"
             read = stored.read().of(READ)
-            driver.start()
-            assert driver.wait() == 0, driver.said()
+            run_once(path, service.ready["flight"])
         assert stored.read().complete
         assert {(one.start, one.read_at) for one in read} <= {
             (one.start, one.read_at) for one in stored.read().of(DONE)
@@ -214,7 +212,6 @@ def test_a_driver_killed_in_the_middle_goes_on_with_the_ranges_that_are_left(
         with mariadb.connect(database=mariadb_database) as db:
             run(db, f"INSERT INTO orders (id, n) VALUES ({_LAST}, 0)")
         while f'{{"id":{_LAST}}}' not in table_of(lake, mariadb_database):
-            driver.start()
-            assert driver.wait() == 0, driver.said()
+            run_once(path, service.ready["flight"])
     assert table_of(lake, mariadb_database) == documents(mariadb, mariadb_database)
     assert not (tmp_path / "lake_rejects").exists()

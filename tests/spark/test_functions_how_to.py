@@ -3,7 +3,6 @@
 import json
 import re
 import subprocess
-import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,11 +15,11 @@ from penstock.serve.flight import FlightServer
 from penstock.spark import functions
 from penstock.spark.transform.replay import signed
 from penstock.testing.servers import DELTA, ServerUnavailableError
+from tests.children import MODULE, Child
 from tests.flight.blocks import BlockLog
 from tests.spark.cluster import ROOT, Certified
 from tests.spark.stories import Row, current_of, told_by
 from tests.spark.tables import change, fold, put, rows_of, schema_event
-from tests.waiting import PATIENCE_SECONDS
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -90,32 +89,23 @@ def test_a_merge_makes_the_current_rows_batch_by_batch(
     except ServerUnavailableError as error:
         pytest.skip(str(error))
     (tmp_path / "program.py").write_text(program(1, endpoint, tmp_path))
-    running = subprocess.Popen(
-        [sys.executable, "-m", "tests.spark.composed", tmp_path],
+    with Child(
+        *(*MODULE, "tests.spark.composed", tmp_path),
         cwd=ROOT,
         env=Certified(tmp_path).environment(tmp_path),
         stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    assert running.stdin is not None
-    assert running.stdout is not None
-    try:
+    ) as running:
         for seed in (2, 3, 4):
             append(log, told_by(seed, events=("drop",), collections=["orders", "carts"]))
-            running.stdin.write("\n")
-            running.stdin.flush()
-            line = running.stdout.readline()
-            while line and not line.startswith("["):
-                line = running.stdout.readline()
+            running.write("")
+            while not (line := running.line()).startswith("["):
+                assert not running.ended(), running.tail()
             rows: list[Row] = json.loads(line)
             expected = current_of(signed(whole(log)), collections=["orders"])
             assert by_key(rows) == by_key(expected)
             assert expected
-    finally:
-        running.stdin.close()
-        running.wait(PATIENCE_SECONDS)
-        running.stdout.close()
+        running.close_stdin()
+        running.wait()
 
 
 def append(log: BlockLog, commits: Sequence[Sequence[AnyEvent]]) -> None:

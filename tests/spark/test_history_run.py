@@ -1,10 +1,6 @@
 """`to = "history"` in Spark: from a service into Delta, and killed at any moment."""
 
-import os
 import random
-import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,6 +14,7 @@ from penstock.spark.progress import PipelineProgress
 from penstock.spark.run import run_pipeline
 from tests.flight.blocks import BlockLog
 from tests.seeds import seed_of
+from tests.spark.drivers import run_and_kill
 from tests.spark.histories import Model, at, history, in_order, versions_of
 from tests.spark.tables import change, fold, pipeline, put, rejects_of, rows_of
 from tests.spark.test_tables_kill import history as commits_of
@@ -30,7 +27,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _KILLS = 3
-_ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
@@ -108,29 +104,9 @@ def test_a_driver_killed_at_any_moment_neither_loses_nor_repeats_a_version(tmp_p
     server = FlightServer(log)
     server.start()
     lake = tmp_path / "lake"
-    command = [sys.executable, "-m", "tests.spark.driver", server.address, str(lake), "history"]
-    # A test runner's own settings are not the driver's.
-    environment = {**os.environ, "PYTHONPATH": f"{_ROOT / 'src'}:{_ROOT}"}
+    command = ("tests.spark.driver", server.address, lake, "history")
     try:
-        for kill in range(_KILLS + 1):
-            with subprocess.Popen(
-                command,
-                cwd=_ROOT,
-                env=environment,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
-                start_new_session=True,
-            ) as driver:
-                assert driver.stdout is not None
-                if kill < _KILLS:
-                    # Once a batch has said that it is done, so in the midst of the next.
-                    driver.stdout.readline()
-                    try:
-                        driver.wait(dice.uniform(0.0, 0.5))
-                    except subprocess.TimeoutExpired:
-                        os.killpg(driver.pid, signal.SIGKILL)
-                driver.communicate()
-            assert driver.returncode == 0 or kill < _KILLS
+        run_and_kill(*command, dice=dice, kills=_KILLS)
     finally:
         server.stop()
     whole = pa.Table.from_batches([block.to_arrow() for block in log.blocks])

@@ -1,10 +1,6 @@
 """Killed at any moment, a pipeline's tables end as the fold of the log."""
 
-import os
 import random
-import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pyarrow as pa
@@ -17,12 +13,12 @@ from penstock.spark.table.arrow import compute
 from penstock.spark.table.plan import DATABASE, KEY, REJECTED, SEQUENCE
 from tests.flight.blocks import BlockLog
 from tests.seeds import seed_of
+from tests.spark.drivers import run_and_kill
 from tests.spark.tables import apply, change, fold, pipeline, put, rejects_of, rows_of
 
 _KILLS = 3
 _BAD_KEY = 1
 """Of the row in orders whose last change is rejected."""
-_ROOT = Path(__file__).parents[2]
 
 
 def history(dice: random.Random) -> list[list[ChangeEvent]]:
@@ -70,29 +66,9 @@ def test_a_driver_killed_at_any_moment_neither_loses_nor_repeats(tmp_path: Path)
     log.append([[put(_BAD_KEY, n="not a number"), put(99, n=1)]])
     server = FlightServer(log)
     server.start()
-    command = [sys.executable, "-m", "tests.spark.driver", server.address, str(tmp_path / "lake")]
-    # A test runner's own settings are not the driver's.
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, (_ROOT / "src", _ROOT)))}
+    command = ("tests.spark.driver", server.address, tmp_path / "lake")
     try:
-        for kill in range(_KILLS + 1):
-            with subprocess.Popen(
-                command,
-                cwd=_ROOT,
-                env=environment,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
-                start_new_session=True,
-            ) as driver:
-                assert driver.stdout is not None
-                if kill < _KILLS:
-                    # Once a batch has said that it is done, so in the midst of the next.
-                    driver.stdout.readline()
-                    try:
-                        driver.wait(dice.uniform(0.0, 0.5))
-                    except subprocess.TimeoutExpired:
-                        os.killpg(driver.pid, signal.SIGKILL)
-                driver.communicate()
-            assert driver.returncode == 0 or kill < _KILLS
+        run_and_kill(*command, dice=dice, kills=_KILLS)
     finally:
         server.stop()
     whole = pa.Table.from_batches([block.to_arrow() for block in log.blocks])

@@ -1,13 +1,9 @@
 """Killed at any moment, a pipeline's view ends as its query of the fold of the log."""
 
-import os
 import random
-import signal
-import subprocess
-import sys
 from collections import defaultdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -15,18 +11,13 @@ from deltalake import DeltaTable
 
 from penstock.event import ChangeEvent
 from penstock.serve.flight import FlightServer
-from penstock.spark.run import run_pipeline
 from penstock.spark.table.arrow import compute
 from tests.flight.blocks import BlockLog
 from tests.seeds import seed_of
+from tests.spark.drivers import run_and_kill
 from tests.spark.tables import change, fold
-from tests.spark.view_driver import config
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 _KILLS = 8
-_ROOT = Path(__file__).parents[2]
 
 
 def history(dice: random.Random) -> list[list[ChangeEvent]]:
@@ -80,38 +71,17 @@ def expected(entries: pa.Table) -> dict[Any, tuple[Any, ...]]:
 
 
 @pytest.mark.soak
-def test_a_driver_killed_at_any_moment_leaves_a_view_that_ends_right(
-    spark: "SparkSession", tmp_path: Path
-) -> None:
+@pytest.mark.spark
+def test_a_driver_killed_at_any_moment_leaves_a_view_that_ends_right(tmp_path: Path) -> None:
     seed = seed_of("views-kill")
     dice = random.Random(seed)
     log = BlockLog(block_events=11)
     log.append(history(dice))
     server = FlightServer(log)
     server.start()
-    path = str(tmp_path / "v")
-    command = [sys.executable, "-m", "tests.spark.view_driver", server.address, path]
-    # A test runner's own settings are not the driver's.
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(_ROOT / "src"), str(_ROOT)])}
+    command = ("tests.spark.view_driver", server.address, tmp_path / "v")
     try:
-        for _ in range(_KILLS):
-            with subprocess.Popen(
-                command,
-                cwd=_ROOT,
-                env=environment,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
-                start_new_session=True,
-            ) as driver:
-                assert driver.stdout is not None
-                # Once a batch has said that it is done, so in the midst of the next.
-                driver.stdout.readline()
-                try:
-                    driver.wait(dice.uniform(0.0, 1.0))
-                except subprocess.TimeoutExpired:
-                    os.killpg(driver.pid, signal.SIGKILL)
-                driver.communicate()
-        run_pipeline("p", config(path), server.address, spark=spark, once=True)
+        run_and_kill(*command, dice=dice, kills=_KILLS, seconds_max=1.0)
     finally:
         server.stop()
     view = {

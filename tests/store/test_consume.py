@@ -1,11 +1,10 @@
 """Waiting, following and consuming where the store is open itself."""
 
 import asyncio
-import multiprocessing
 import queue
+import sys
 import threading
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -26,34 +25,32 @@ from penstock.store.errors import (
     StreamError,
 )
 from penstock.store.remote.server import serving
+from tests.children import Child
 from tests.store.support import BOTH, SetClock, opened, with_table
-from tests.waiting import PATIENCE_SECONDS
 
-
-def _follow(path: Path, told: Any) -> None:
-    with store.open(path, read_only=True) as reader:
-        told.put("ready")
-        for record in reader.follow("t"):
-            told.put(record.keys["id"])
-            if record.keys["id"] == "last":
-                return
+FOLLOWING = """
+import sys
+from penstock import store
+with store.open(sys.argv[1], read_only=True) as reader:
+    print("ready", flush=True)
+    for record in reader.follow("t"):
+        print(record.keys["id"], flush=True)
+        if record.keys["id"] == "last":
+            break
+"""
 
 
 @pytest.mark.slow
 def test_a_reader_in_another_process_is_woken_by_each_write(tmp_path: Path) -> None:
     """F14."""
-    context = multiprocessing.get_context("spawn")
-    told = context.Queue()
     with opened(tmp_path) as db:
         with_table(db)
-        process = context.Process(target=_follow, args=(tmp_path, told))
-        process.start()
-        assert told.get(timeout=PATIENCE_SECONDS) == "ready"
-        for name in ("a", "b", "last"):
-            db.put("t", {"id": name})
-            assert told.get(timeout=PATIENCE_SECONDS) == name
-        process.join()
-        assert process.exitcode == 0
+        with Child(sys.executable, "-c", FOLLOWING, tmp_path) as reader:
+            assert reader.line() == "ready", reader.tail()
+            for name in ("a", "b", "last"):
+                db.put("t", {"id": name})
+                assert reader.line() == name, reader.tail()
+            assert reader.wait() == 0
 
 
 def test_a_reader_hears_the_writer_and_need_not_look(

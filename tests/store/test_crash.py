@@ -2,6 +2,7 @@
 
 import json
 import random
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 
 from penstock import store
 from penstock.store import Item, Store
+from tests.children import Child
 from tests.cleanup import memory_folder
 from tests.seeds import seed_of
 from tests.store.crash import TABLES
@@ -104,13 +106,10 @@ def test_killed_at_random_and_started_again_data_and_stream_agree(tmp_path: Path
     """F17: what was acknowledged is there."""
     rng = random.Random(seed_of("store-crash"))
     for life in range(8):
-        arguments = [sys.executable, PROGRAM, str(tmp_path), str(rng.getrandbits(32))]
-        with subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True) as process:
-            assert process.stdout is not None
-            wanted, acknowledged = rng.randrange(1, 60), 0
-            for line in process.stdout:
-                acknowledged = int(line)
-                if acknowledged >= wanted:
+        with Child(sys.executable, PROGRAM, tmp_path, rng.getrandbits(32)) as process:
+            wanted = rng.randrange(1, 60)
+            while line := process.line():
+                if int(line) >= wanted:
                     process.kill()
-        assert acknowledged >= wanted, f"life {life} ended by itself"
+            assert process.code == -signal.SIGKILL, f"life {life}: {process.tail()}"
         check(tmp_path)

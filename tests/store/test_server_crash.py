@@ -5,6 +5,8 @@ import random
 import subprocess
 import sys
 import threading
+from collections.abc import Generator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -19,6 +21,7 @@ from penstock.store import (
     Store,
     StreamRecord,
 )
+from tests.children import Child
 from tests.seeds import seed_of
 from tests.store.support import BOTH
 from tests.store.test_crash import folded, items_of
@@ -26,22 +29,12 @@ from tests.store.test_crash import folded, items_of
 COMMAND = (sys.executable, "-m", "penstock.cli", "store", "serve")
 
 
-def serve(path: Path, address: Path, *options: str) -> "subprocess.Popen[str]":
+@contextmanager
+def serve(path: Path, address: Path, *options: str) -> Generator[Child]:
     """A server that is ready."""
-    process = subprocess.Popen(
-        [*COMMAND, str(path), "--socket", str(address), *options],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    assert process.stdout is not None
-    assert "serving" in process.stdout.readline()
-    return process
-
-
-def killed(process: "subprocess.Popen[str]") -> None:
-    process.kill()
-    process.communicate()
+    with Child(*COMMAND, path, "--socket", address, *options) as process:
+        assert "serving" in process.line(), process.tail()
+        yield process
 
 
 class Writer(threading.Thread):
@@ -109,15 +102,14 @@ def test_killed_while_clients_write_nothing_acknowledged_is_lost(tmp_path: Path)
         db.create_table("t").partition_key("id", KeyType.STRING).stream(BOTH).execute()
     sure = dict[str, Item | None]()
     for life in range(4):
-        server = serve(path, address)
-        writers = [Writer(address, f"{life}{name}", rng.getrandbits(32)) for name in "ab"]
-        for writer in writers:
-            writer.start()
-        wanted = rng.randrange(5, 60)
-        while writers[0].written < wanted and writers[0].is_alive():
-            writers[0].wrote.wait()
-            writers[0].wrote.clear()
-        killed(server)
+        with serve(path, address):
+            writers = [Writer(address, f"{life}{name}", rng.getrandbits(32)) for name in "ab"]
+            for writer in writers:
+                writer.start()
+            wanted = rng.randrange(5, 60)
+            while writers[0].written < wanted and writers[0].is_alive():
+                writers[0].wrote.wait()
+                writers[0].wrote.clear()
         for writer in writers:
             writer.join()
             assert writer.failure is None
@@ -135,7 +127,6 @@ def test_killed_while_clients_write_nothing_acknowledged_is_lost(tmp_path: Path)
 def test_a_follower_and_a_consumer_go_on_over_the_death_of_the_server(tmp_path: Path) -> None:
     """Every record once for who follows, at least once for who consumes, in order."""
     path, address = tmp_path / "store", tmp_path / "s"
-    server = serve(path, address)
     followed, consumed = list[int](), list[int]()
     failures = list[BaseException]()
 
@@ -166,23 +157,24 @@ def test_a_follower_and_a_consumer_go_on_over_the_death_of_the_server(tmp_path: 
                 failures.append(failure)
                 raise
 
-    with Client(address) as db:
-        db.create_table("t").partition_key("id", KeyType.STRING).stream(BOTH).execute()
-        db.put("t", {"id": "first"})
-        threads = [threading.Thread(target=follow), threading.Thread(target=consume)]
-        for thread in threads:
-            thread.start()
-        for life in range(3):
-            for number in range(40):
-                db.put("t", {"id": f"{life}-{number}"})
-            killed(server)
-            server = serve(path, address)
-        db.put("t", {"id": "last"})
-        for thread in threads:
-            thread.join()
-        assert not failures
-        page = db.get_stream_records("t").limit(1000).execute()
-    killed(server)
+    with ExitStack() as servers:
+        server = servers.enter_context(serve(path, address))
+        with Client(address) as db:
+            db.create_table("t").partition_key("id", KeyType.STRING).stream(BOTH).execute()
+            db.put("t", {"id": "first"})
+            threads = [threading.Thread(target=follow), threading.Thread(target=consume)]
+            for thread in threads:
+                thread.start()
+            for life in range(3):
+                for number in range(40):
+                    db.put("t", {"id": f"{life}-{number}"})
+                server.kill()
+                server = servers.enter_context(serve(path, address))
+            db.put("t", {"id": "last"})
+            for thread in threads:
+                thread.join()
+            assert not failures
+            page = db.get_stream_records("t").limit(1000).execute()
     told = [record.sequence_number for record in page.records]
     assert followed == told
     assert sorted(set(consumed)) == told
@@ -203,9 +195,7 @@ def test_a_server_ends_by_itself_on_sigterm_and_a_second_one_is_refused(tmp_path
         assert '"store.locked"' in second.stderr
         assert f"process {server.pid} writes the store" in second.stderr
         assert not (tmp_path / "other").exists()
-        server.terminate()
-        server.communicate()
-        assert server.returncode == 0
+        assert server.stop() == 0
     assert not address.exists()
     assert list_tables(path) == []
 

@@ -1,6 +1,6 @@
 """Items: written, changed and read back, by key, by partition and by table."""
 
-import multiprocessing
+import sys
 import threading
 from decimal import Decimal
 from pathlib import Path
@@ -20,7 +20,6 @@ from penstock.store import (
     RefusedError,
     Store,
     StoreClosedError,
-    StoreLockedError,
     TableAlreadyExistsError,
     TableNotFoundError,
     TransactionError,
@@ -28,8 +27,8 @@ from penstock.store import (
     attr,
 )
 from penstock.store.builders import Query
+from tests.children import Child
 from tests.store.support import SetClock, all_records, opened, with_table
-from tests.waiting import PATIENCE_SECONDS
 
 
 def orders(db: Store) -> Store:
@@ -322,25 +321,25 @@ def test_tables_are_made_listed_described_and_dropped(tmp_path: Path) -> None:
         assert reader.list_tables() == ["orders", "t"]
 
 
-def _try_to_write(path: Path, told: Any) -> None:
-    try:
-        store.open(path)
-    except StoreLockedError as error:
-        told.put(str(error))
-    else:
-        told.put("opened")
+OPENING = """
+import sys
+from penstock import store
+from penstock.store import StoreLockedError
+try:
+    store.open(sys.argv[1])
+except StoreLockedError as error:
+    print(error)
+else:
+    print("opened")
+"""
 
 
 @pytest.mark.slow
 def test_a_second_writer_is_refused_and_a_reader_is_not(tmp_path: Path) -> None:
-    context = multiprocessing.get_context("spawn")
-    told = context.Queue()
     with opened(tmp_path) as db:
         with_table(db)
-        process = context.Process(target=_try_to_write, args=(tmp_path, told))
-        process.start()
-        assert "a store has one writer" in told.get(timeout=PATIENCE_SECONDS)
-        process.join()
+        with Child(sys.executable, "-c", OPENING, tmp_path) as second:
+            assert "a store has one writer" in second.rest()
         with store.open(tmp_path, read_only=True) as reader:
             db.put("t", {"id": "a"})
             assert reader.get("t", {"id": "a"}) == {"id": "a"}

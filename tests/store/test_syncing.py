@@ -451,8 +451,7 @@ def test_a_server_that_does_not_wait_for_the_disk_syncs_when_it_is_asked_and_at_
             db.put("t", {"id": "a"})
             db.sync()
             assert read_point(path) != before
-        server.terminate()
-        server.communicate()
+        assert server.stop() == 0
     assert not (path / NAME).exists()
     refused = [*COMMAND, str(path), "--socket", str(address), "--sync", "fast"]
     done = subprocess.run(refused, capture_output=True, text=True, check=False)

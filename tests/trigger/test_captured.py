@@ -1,15 +1,16 @@
 """A trigger over the streams of what is captured: the log is served, and no store."""
 
 import asyncio
-import signal
-import subprocess
 from collections import defaultdict
+from collections.abc import Generator
+from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.children import Child
 from tests.cli.service import COMMAND, Service, configure
 from tests.serve.dynamodb.captured import Captured, captured
 from tests.serve.dynamodb.changes import told
@@ -17,7 +18,7 @@ from tests.serve.dynamodb.test_captured_service import Endpoint
 from tests.subscribe.events import commit
 from tests.trigger.support import Calls, configured, running
 from tests.trigger.test_crash import LOCKED
-from tests.waiting import PATIENCE_SECONDS, wait_until
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.slow
 TABLE = "shop.db.orders"
@@ -66,7 +67,7 @@ shard_bytes = "16KiB"
 """
 
 
-def start(endpoint: Endpoint, table: str, folder: Path) -> "subprocess.Popen[bytes]":
+def start(endpoint: Endpoint, table: str, folder: Path) -> Child:
     """A trigger over what the shop's service serves."""
     options = (
         "tests.trigger.functions:whole",
@@ -74,24 +75,24 @@ def start(endpoint: Endpoint, table: str, folder: Path) -> "subprocess.Popen[byt
         *("--state", str(folder / "state"), "--batch-size", "7", "--parallelization-factor", "3"),
         *("--poll-interval", "10ms", "--retry-delay", "10ms", "--json"),
     )
-    return subprocess.Popen(
-        [*COMMAND, "trigger", *options], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
+    return Child(*COMMAND, "trigger", *options)
 
 
-def start_again(endpoint: Endpoint, table: str, calls: Calls) -> "subprocess.Popen[bytes]":
+@contextmanager
+def started_again(endpoint: Endpoint, table: str, calls: Calls) -> Generator[Child]:
     """The same once the calls of the one that was killed are over."""
     known = len(calls.all())
     while True:
-        process = start(endpoint, table, calls.path.parent)
-        wait_until(partial(has_ended_or_called, process, calls, known))
-        if process.poll() is None:
-            return process
-        assert process.returncode == LOCKED
+        with start(endpoint, table, calls.path.parent) as process:
+            wait_until(partial(has_ended_or_called, process, calls, known), diagnose=process.tail)
+            if not process.ended():
+                yield process
+                return
+            assert process.code == LOCKED, process.tail()
 
 
-def has_ended_or_called(process: "subprocess.Popen[bytes]", calls: Calls, known: int) -> bool:
-    return process.poll() is not None or len(calls.all()) > known
+def has_ended_or_called(process: Child, calls: Calls, known: int) -> bool:
+    return process.ended() or len(calls.all()) > known
 
 
 def handled(calls: Calls) -> list[tuple[str, int]]:
@@ -112,26 +113,15 @@ def test_a_trigger_over_a_captured_shop_survives_kills_of_both(
     with Service(configure(tmp_path, SHOP)) as service:
         endpoint = Endpoint(service.ready["dynamodb"])
         arn = endpoint.latest(table)
-        process = start(endpoint, table, tmp_path)
-
-        def over() -> bool:
-            return process.poll() is not None
-
-        try:
-            wait_until(lambda: len(handled(calls)) > 50, unless=over)
-            process.kill()
-            process.wait()
-            process = start_again(endpoint, table, calls)
-            service.kill("serve", service.ready["pids"]["serve"])
-            wait_until(lambda: len(endpoint.shards(arn)) > 3, unless=over)
-            written = [numbered(record) for record in endpoint.records(arn)]
-            wait_until(lambda: set(handled(calls)) >= set(written), unless=over)
-            process.send_signal(signal.SIGTERM)
-            assert process.wait(PATIENCE_SECONDS) == 0
-        finally:
-            process.kill()
-            process.wait()
-            endpoint.close()
+        with closing(endpoint):
+            with start(endpoint, table, tmp_path) as process:
+                process.wait_until(lambda: len(handled(calls)) > 50)
+            with started_again(endpoint, table, calls) as process:
+                service.kill("serve", service.ready["pids"]["serve"])
+                process.wait_until(lambda: len(endpoint.shards(arn)) > 3)
+                written = [numbered(record) for record in endpoint.records(arn)]
+                process.wait_until(lambda: set(handled(calls)) >= set(written))
+                assert process.stop() == 0, process.tail()
     order = defaultdict[str, list[int]](list)
     for item, number in dict.fromkeys(handled(calls)):
         order[item].append(number)

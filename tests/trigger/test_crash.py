@@ -4,30 +4,27 @@ import json
 import os
 import random
 import signal
-import subprocess
 import threading
 import time
-from collections.abc import Generator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from penstock.store.shards import ShardLimits
+from tests.children import Child
 from tests.cli.service import COMMAND
 from tests.seeds import seed_of
 from tests.serve.dynamodb.support import Served, served
 from tests.trigger.support import Calls, put
-from tests.waiting import PATIENCE_SECONDS, wait_until
+from tests.waiting import wait_until
 
 KEYS, RECORDS, KILLS = 6, 200, 8
 LOCKED = 11
 
 
-def start(
-    everything: Served, table: str, folder: Path, *, function: str = "handle"
-) -> "subprocess.Popen[bytes]":
+def start(everything: Served, table: str, folder: Path, *, function: str = "handle") -> Child:
     options = (
         f"tests.trigger.functions:{function}",
         *("--endpoint", f"http://{everything.address}", "--table", table),
@@ -36,9 +33,7 @@ def start(
         *("--maximum-retry-attempts", "1", "--bisect-batch-on-function-error"),
         *("--on-failure", f"file:{folder / 'letters'}", "--retry-delay", "5ms", "--json"),
     )
-    return subprocess.Popen(
-        [*COMMAND, "trigger", *options], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
+    return Child(*COMMAND, "trigger", *options)
 
 
 def lines(path: Path) -> int:
@@ -60,17 +55,15 @@ def test_kills_lose_nothing_and_keep_the_order_of_each_item(tmp_path: Path, call
             put(table, items[written : written + some])
             written += some
             target = lines(calls.path) + chance.randint(0, 4)
-            process = start(everything, table.name, tmp_path)
-            deadline = time.monotonic() + 5 * chance.random()
-            while lines(calls.path) < target and time.monotonic() < deadline:
-                if process.poll() is not None:
-                    assert process.returncode == LOCKED
-                    break
-                let_others_run()
-            if chance.random() < 0.3:
-                kill_function(calls, chance)
-            process.kill()
-            process.wait()
+            with start(everything, table.name, tmp_path) as process:
+                deadline = time.monotonic() + 5 * chance.random()
+                while lines(calls.path) < target and time.monotonic() < deadline:
+                    if process.ended():
+                        assert process.code == LOCKED, process.tail()
+                        break
+                    let_others_run()
+                if chance.random() < 0.3:
+                    kill_function(calls, chance)
         put(table, items[written:])
         finish(everything, table.name, tmp_path, calls, items, bad)
         assert len(everything.shards(everything.arn(table))) > 3
@@ -91,27 +84,15 @@ def test_a_call_does_not_outlive_its_trigger(tmp_path: Path, calls: Calls) -> No
     with served(tmp_path / "store") as everything:
         table = everything.table()
         put(table, ["k=0"])
-        with started(everything, table.name, tmp_path) as process:
-            wait_until(calls.all, unless=lambda: process.poll() is not None)
+        with start(everything, table.name, tmp_path, function="hang") as process:
+            process.wait_until(calls.all)
         (call,) = calls.all()
         wait_until(lambda: not Path(f"/proc/{call['pid']}").exists())
         # The lock went with it.
-        with started(everything, table.name, tmp_path) as process:
-            wait_until(lambda: len(calls.all()) == 2, unless=lambda: process.poll() is not None)
+        with start(everything, table.name, tmp_path, function="hang") as process:
+            process.wait_until(lambda: len(calls.all()) == 2)
             calls.spoil()
-            process.send_signal(signal.SIGTERM)
-            assert process.wait(PATIENCE_SECONDS) == 0
-
-
-@contextmanager
-def started(everything: Served, table: str, folder: Path) -> "Generator[subprocess.Popen[bytes]]":
-    """A trigger whose calls hang; killed at the end of the block."""
-    process = start(everything, table, folder, function="hang")
-    try:
-        yield process
-    finally:
-        process.kill()
-        process.wait()
+            assert process.stop() == 0, process.tail()
 
 
 def let_others_run() -> None:
@@ -129,13 +110,10 @@ def finish(
         return set(calls.items()) == set(items) and kept >= set(bad)
 
     def ends_in_order() -> bool:
-        process = start(everything, table, folder)
-        try:
-            wait_until(lambda: process.poll() is not None or is_through())
-        finally:
-            process.send_signal(signal.SIGTERM)
-            code = process.wait(PATIENCE_SECONDS)
-        assert code in {0, LOCKED}
+        with start(everything, table, folder) as process:
+            wait_until(lambda: process.ended() or is_through(), diagnose=process.tail)
+            code = process.stop()
+            assert code in {0, LOCKED}, process.tail()
         return code == 0
 
     wait_until(ends_in_order)

@@ -2,16 +2,14 @@
 
 import re
 import shlex
-import signal
-import subprocess
 from pathlib import Path
 
 import pytest
 
 from penstock.trigger.config import TriggerConfig
+from tests.children import Child
 from tests.cli.service import COMMAND, penstock
 from tests.serve.dynamodb.support import served
-from tests.waiting import PATIENCE_SECONDS, wait_until
 
 PAGE = Path("docs/how-to/trigger.md")
 
@@ -34,14 +32,10 @@ def test_the_example_runs_as_it_stands(
     assert serve[:3] == ["store", "serve", "shop"]
     with served(tmp_path / "shop") as everything:
         words = [word.replace(address, everything.address) for word in trigger]
-        process = subprocess.Popen([*COMMAND, *words])
         mails = tmp_path / "mails.txt"
-        wait_until(
-            lambda: mails.exists() and mails.read_text().endswith("\n"),
-            unless=lambda: process.poll() is not None,
-        )
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(PATIENCE_SECONDS) == 0
+        with Child(*COMMAND, *words) as process:
+            process.wait_until(lambda: mails.exists() and mails.read_text().endswith("\n"))
+            assert process.stop() == 0, process.tail()
     assert mails.read_text() == "thank you, ada\n"
     assert (tmp_path / "triggers" / "orders.handle" / "checkpoint.json").exists()
 

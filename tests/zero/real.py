@@ -4,7 +4,7 @@ import asyncio
 import json
 import shutil
 import tempfile
-from asyncio.subprocess import Process
+from asyncio.subprocess import PIPE
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -13,6 +13,7 @@ from uuid import uuid4
 
 from penstock.testing.servers import ZERO, PostgresServer, ZeroCache
 from tests import waiting
+from tests.children import Child, lines_of
 from tests.waiting import patience
 
 SCRIPTS = Path(__file__).parent / "node"
@@ -46,15 +47,8 @@ async def scripts() -> AsyncGenerator[Path]:
 async def replica(cache: ZeroCache, *tables: str) -> dict[str, Any]:
     """The watermark of its replica, and the rows of its tables (none named: all) by name."""
     async with scripts() as folder:
-        process = await asyncio.create_subprocess_exec(
-            *(str(ZERO.program()), "replica.mjs", str(cache.replica), *tables),
-            cwd=folder,
-            stdout=asyncio.subprocess.PIPE,
-            limit=1 << 30,
-        )
-        out, _ = await process.communicate()
-    assert process.returncode == 0
-    found: dict[str, Any] = json.loads(out)
+        command = (ZERO.program(), "replica.mjs", cache.replica, *tables)
+        found: dict[str, Any] = json.loads("\n".join(await lines_of(*command, cwd=folder)))
     return found
 
 
@@ -86,13 +80,12 @@ async def reached(cache: ZeroCache, watermark: str) -> dict[str, Any]:
 class RealClient:
     """A Zero client in Node, and what it has said."""
 
-    def __init__(self, process: Process) -> None:
-        self._process = process
+    def __init__(self, child: Child) -> None:
+        self._child = child
 
     async def words(self) -> AsyncIterator[dict[str, Any]]:
         """What it says, as it says it."""
-        assert self._process.stdout is not None
-        async for line in self._process.stdout:
+        while line := await asyncio.to_thread(self._child.line):
             yield json.loads(line)
 
     async def rows(
@@ -105,7 +98,7 @@ class RealClient:
                 if word["table"] == table and until(word["rows"]):
                     found: list[dict[str, Any]] = word["rows"]
                     return found
-        raise AssertionError("the client has ended")
+        raise AssertionError(f"the client has ended\n{self._child.tail()}")
 
 
 @asynccontextmanager
@@ -117,16 +110,8 @@ async def real_client(
     A column is a string, number, boolean or json.
     """
     async with scripts() as folder:
-        process = await asyncio.create_subprocess_exec(
-            *(str(ZERO.program()), "client.mjs", cache.url, json.dumps(tables)),
-            cwd=folder,
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            limit=1 << 30,
-        )
-        try:
-            yield RealClient(process)
-        finally:
-            assert process.stdin is not None
-            process.stdin.close()
-            await process.wait()
+        command = (ZERO.program(), "client.mjs", cache.url, json.dumps(tables))
+        with Child(*command, cwd=folder, stdin=PIPE) as child:
+            yield RealClient(child)
+            child.close_stdin()
+            await asyncio.to_thread(child.wait)

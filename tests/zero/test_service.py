@@ -16,7 +16,7 @@ from penstock.cli.config import load
 from penstock.errors import ConfigError
 from penstock.event import Commit
 from penstock.log.lmdb import LmdbLog
-from tests.children import running
+from tests.children import MODULE, Child
 from tests.cli.service import SHOP, Service, configure, penstock
 from tests.state.histories import change
 from tests.waiting import turns, until
@@ -62,8 +62,8 @@ async def test_a_killed_serve_process_costs_a_shard_nothing(tmp_path: Path) -> N
     async with opened(tmp_path) as log:
         await written(log, 50)
         for _ in range(4):
-            with running(SERVER, tmp_path, address) as (server,):
-                await asyncio.to_thread(server.says, 1)
+            with Child(*MODULE, SERVER, tmp_path, address) as server:
+                assert await asyncio.to_thread(server.line), server.tail()
                 writing = asyncio.create_task(written(log, 200))
                 following = asyncio.create_task(followed(address, replica, 1 << 40))
                 enough = len(replica.transactions) + chance.randrange(1, 150)
@@ -75,8 +75,8 @@ async def test_a_killed_serve_process_costs_a_shard_nothing(tmp_path: Path) -> N
                 await writing
             replica.abandon()
             replica.statuses.clear()
-        with running(SERVER, tmp_path, address) as (server,):
-            await asyncio.to_thread(server.says, 1)
+        with Child(*MODULE, SERVER, tmp_path, address) as server:
+            assert await asyncio.to_thread(server.line), server.tail()
             await followed(address, replica, (await log.bounds()).head_commit)
     assert len(replica.rows["item"]) == 50 + 4 * 200
     assert len({*replica.transactions}) == len(replica.transactions)

@@ -1,7 +1,6 @@
 """bloop's stream engine, as it is sold: it walks the shards' lineage and keeps a token."""
 
 import json
-import subprocess
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -9,6 +8,7 @@ import bloop
 import pytest
 
 from penstock.store.shards import ShardLimits
+from tests.children import Child
 from tests.cli.service import COMMAND
 from tests.serve.dynamodb.support import Clients, Served, served
 from tests.store.support import SetClock
@@ -102,18 +102,12 @@ class Process:
 
     def start(self) -> None:
         options = ("--dynamodb-shard-bytes", "1KiB", "--dynamodb", self.address, "--json")
-        self._process = subprocess.Popen(
-            [*COMMAND, "store", "serve", str(self._store), *options], stdout=subprocess.PIPE
-        )
-        assert self._process.stdout is not None
-        said = json.loads(self._process.stdout.readline())
-        self.address = said["dynamodb"].removeprefix("http://")
+        self._child = Child(*COMMAND, "store", "serve", self._store, *options)
+        self.address = json.loads(self._child.line())["dynamodb"].removeprefix("http://")
 
     def kill(self) -> None:
-        self._process.kill()
-        self._process.wait()
-        assert self._process.stdout is not None
-        self._process.stdout.close()
+        with self._child:
+            pass
 
 
 @pytest.mark.slow

@@ -1,10 +1,7 @@
 """Killed at any moment, driver or destination, a replica ends as the fold of the log."""
 
 import json
-import os
 import random
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.seeds import seed_of
+from tests.spark.drivers import driver
 from tests.spark.replica.contract import expected
 from tests.spark.replica.killed import entries_of
 from tests.spark.replica.support import (
@@ -22,7 +20,6 @@ from tests.spark.replica.support import (
     database,
 )
 
-_ROOT = Path(__file__).parents[3]
 _KILLS = 1
 """Of the driver; the destination is killed twice as often."""
 
@@ -34,24 +31,15 @@ def survive(replica: Replica, restart: Callable[[], None], folder: Path) -> None
     written = replica.config(answer_seconds=20).model_dump(mode="json")
     path = folder / "config.json"
     path.write_text(json.dumps({**written, "uri": replica.uri}))
-    command = [sys.executable, "-m", "tests.spark.replica.killed", str(path), str(seed)]
-    environment = {**os.environ, "PYTHONPATH": f"{_ROOT / 'src'}:{_ROOT}"}
-    ended = None
     for kill in range(_KILLS + 1):
-        with subprocess.Popen(
-            command, cwd=_ROOT, env=environment, stdout=subprocess.PIPE, text=True
-        ) as driver:
-            assert driver.stdout is not None
-            for act in (restart, driver.kill if kill < _KILLS else restart):
+        with driver("tests.spark.replica.killed", path, seed) as running:
+            for act in (restart, running.kill if kill < _KILLS else restart):
                 for _ in range(dice.randrange(1, 8)):
-                    driver.stdout.readline()  # so many batches are in, and the next is on its way
-                try:
-                    driver.wait(dice.uniform(0.0, 0.02))
-                except subprocess.TimeoutExpired:
+                    running.line()  # so many batches are in, and the next is on its way
+                if not running.ends_in(dice.uniform(0.0, 0.02)):
                     act()
-            driver.stdout.read()
-        ended = driver.returncode
-    assert ended == 0
+            code = running.wait()
+        assert code == 0 or kill < _KILLS, running.tail()
     for collection in ("orders", "lines"):
         assert replica.rows(collection) == expected(replica, entries, collection)
     assert replica.rejects() == []
