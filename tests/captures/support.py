@@ -1,9 +1,11 @@
+# pyright: reportPrivateUsage=false
 """A session over a log in memory, and what it says in plain words."""
 
 import asyncio
 import contextlib
 import itertools
 from collections.abc import AsyncGenerator, Sequence
+from functools import partial
 from typing import Any
 
 from penstock.event import Commit
@@ -24,6 +26,7 @@ from penstock.subscribe.captures import (
 from penstock.subscribe.captures.session import UNLIMITED
 from penstock.subscribe.scope import EVERYTHING, Scope
 from penstock.wire import Block, decode_message
+from tests import waiting
 from tests.flight.blocks import BlockLog
 
 _ids = itertools.count(1)
@@ -78,24 +81,30 @@ async def until(session: Session, enough: int, *, count_max: int = 256) -> list[
     return found
 
 
-async def rest(session: Session, log: LogReader | None = None) -> list[Output]:
-    """What a session says until it has nothing more to say now: all its requests stand at the end
-    of `log`, or nothing came for a while."""
+async def rest(session: Session) -> list[Output]:
+    """What a session says until it waits for what is written later."""
     found: list[Output] = []
-    quiet = 0
-    while quiet < 15:
+    while True:
+        saying = asyncio.ensure_future(session.next())
         try:
-            async with asyncio.timeout(0.02):
-                found += await session.next()
-            quiet = 0
-        except TimeoutError:
-            quiet += 1
-        if log is not None:
-            head = (await log.bounds()).head
-            places = session.positions().values()
-            if places and all(place.sequence >= head for place in places):
-                break
-    return found
+            await waiting.until(partial(_has_said_or_waits, session, saying))
+            if not saying.done():
+                return found
+            found += await saying
+        finally:
+            saying.cancel()
+
+
+async def _has_said_or_waits(session: Session, saying: "asyncio.Future[list[Output]]") -> bool:
+    """It waits when it sleeps, as it has taken what there is, and nothing is left to wake it: the
+    hub that feeds it, or each of its requests, stands at the end of the log."""
+    head = (await session._log.bounds()).head
+    places = [place.sequence for place in session.positions().values()]
+    stands = session._hub.place.sequence >= head or min(places, default=-1) >= head
+    # What was offered to it just now wakes it in the next turn.
+    await waiting.turns(10)
+    sleeps = bool(session._woken._waiters) and not session._woken.is_set()
+    return saying.done() or (stands and sleeps)
 
 
 def captures(outputs: Sequence[Output]) -> list[tuple[tuple[str, ...], int, str]]:

@@ -30,7 +30,7 @@ SYSTEM: dict[str, Any] = {
 async def told(log: MemoryLog) -> list[tuple[str, str, dict[str, Any]]]:
     """Source, word and facts of what the area `system` has."""
     async with subscribed(log, SYSTEM) as session:
-        found = [one for one in await rest(session, log) if isinstance(one, Captured)]
+        found = [one for one in await rest(session) if isinstance(one, Captured)]
     said = [json.loads(capture_json(one)) for one in found]
     assert all(one["area"] in {"system", "schema"} for one in said)
     return [(one["source"], one["operation"], one["body"]) for one in said]
@@ -100,7 +100,7 @@ async def test_a_transaction_is_told_with_its_name_count_and_digest() -> None:
     log = await filled(commit(*events), commit(schema(2)))
     asked = {"id": "a", "since": "beginning", "criteria": [{"area": "infrastructure"}]}
     async with subscribed(log, asked) as session:
-        found = [one for one in await rest(session, log) if isinstance(one, Boundary)]
+        found = [one for one in await rest(session) if isinstance(one, Boundary)]
     assert [kind for _, _, kind in captures(found)] == ["begin", "commit"] * 2
     (block, *_) = await log.read(after=0)
     digest = sum(block.check(i) for i in range(3)) % (1 << 64)
@@ -115,5 +115,5 @@ async def test_what_is_told_of_a_source_is_not_told_to_who_may_not_see_it() -> N
     log = await filled(commit(system(1)), commit(system(2, source="erp")))
     scope = Scope((Grant(verbs=frozenset({Verb.SCHEMA}), sources=frozenset({"erp"})),))
     async with subscribed(log, SYSTEM, scope=scope) as session:
-        found = [one for one in await rest(session, log) if isinstance(one, Captured)]
+        found = [one for one in await rest(session) if isinstance(one, Captured)]
     assert [one.block.stream(one.i).source for one in found] == ["erp"]

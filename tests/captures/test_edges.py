@@ -32,7 +32,7 @@ async def test_a_beginning_has_the_place_right_before_its_first_entry(blocks: st
         assert parse_progress(begin.progress).sequence == 10
         assert session.positions()["a"].sequence == 10
     async with subscribed(log, {**asked, "since": {"progress": begin.progress}}) as session:
-        assert [kind for _, _, kind in captures(await rest(session, log))] == [
+        assert [kind for _, _, kind in captures(await rest(session))] == [
             *("begin", "commit"),
             *("begin", "commit"),
         ]

@@ -34,7 +34,7 @@ async def written(name: str, *, body: bool = True) -> list[dict[str, Any]]:
     envelope = ENVELOPES[name]
     found: list[dict[str, Any]] = []
     async with subscribed(log, asked) as session:
-        for one in await rest(session, log):
+        for one in await rest(session):
             if isinstance(one, Captured):
                 found.append(json.loads(envelope.with_ids(one.ids, envelope.shared(one))))
             elif isinstance(one, Boundary):
@@ -118,7 +118,7 @@ async def test_what_is_hidden_is_in_no_envelope_and_who_sees_as_much_shares_it(n
     sizes: list[int] = []
     for scope, sees in ((EVERYTHING, True), (masked, False), (masked, False)):
         async with subscribed(log, asked, scope=scope) as session:
-            found = [one for one in await rest(session, log) if isinstance(one, Captured)]
+            found = [one for one in await rest(session) if isinstance(one, Captured)]
         said = b"".join(shared.without_ids(one, envelope.shared) for one in found)
         assert (hidden.encode() in said, b"ssn" in said) == (sees, sees)
         assert b"7" in said

@@ -204,7 +204,7 @@ async def test_requests_at_random_places_get_each_what_they_would_alone() -> Non
             for ids, sequence, _ in captures(outputs):
                 for name in ids:
                     got[name].append(sequence)
-        for ids, sequence, _ in captures(await rest(session, reader)):
+        for ids, sequence, _ in captures(await rest(session)):
             for name in ids:
                 got[name].append(sequence)
         left = session.ids

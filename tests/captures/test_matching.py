@@ -142,7 +142,7 @@ def test_every_request_gets_exactly_what_it_means(
             for append in appends[early:]:
                 await asyncio.sleep(0)
                 await log.append(append)
-            outputs = await rest(session, log)
+            outputs = await rest(session)
         return [one for one in captures(outputs) if one[2] not in {"begin", "commit"}]
 
     events = [event for append in appends for one in append for event in one.events]
@@ -164,7 +164,7 @@ def test_a_capture_says_what_the_event_says(appends: list[list[Commit]]) -> None
             await log.append(append)
         asked = {"id": "a", "since": "beginning", "content": "body", "beforeImages": True}
         async with subscribed(log, asked) as session:
-            for one in await rest(session, log):
+            for one in await rest(session):
                 if isinstance(one, Captured):
                     said = _decode(capture_json(one))
                     event: Any = decode_message(one.block.message(one.i)).event

@@ -100,7 +100,7 @@ async def test_pages_in_both_directions_are_the_stream_cut_between_transactions(
     )
     asked = {"id": "a", "since": "beginning", "criteria": criteria, "content": "body"}
     async with subscribed(log, asked) as session:
-        whole = said(await rest(session, log))
+        whole = said(await rest(session))
     limit, bytes_max = draw.choice([1, 3, 50]), draw.choice([1, 50_000, 1 << 30])
     request = parse_request({"id": "a", "criteria": criteria, "content": "body"}, new_id=str)
     pages = Pages(log, request, limit=limit, bytes_max=bytes_max)

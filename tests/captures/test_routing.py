@@ -482,7 +482,7 @@ async def test_who_is_offered_too_much_after_a_long_rest_reads_on_from_there(
         await waiting.until(lambda: hub.place.sequence >= 42)
         assert session.positions()["a"].sequence == 40
         session.request(10)
-        assert [n for _, n, _ in captures(await rest(session, log))] == [41, 42]
+        assert [n for _, n, _ in captures(await rest(session))] == [41, 42]
 
 
 class Unfit(Lane):
@@ -498,7 +498,7 @@ async def test_a_lane_that_cannot_say_what_it_wants_fails_alone() -> None:
     await log.append(one_each(1, 1))
     async with hubbed(log) as hub, subscribed(log, hub=hub) as good:
         await add(good, {"id": "a", **ORDERS})
-        await rest(good, log)
+        await rest(good)
         start = Start(after=hub.place)
         request = parse_request({"id": "b", **ORDERS}, new_id=str)
         unfit = Unfit({"b": request}, start, hub=hub, scope=EVERYTHING, wake=lambda: None)

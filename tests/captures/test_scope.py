@@ -37,7 +37,7 @@ async def test_a_transaction_is_counted_as_far_as_it_may_be_seen() -> None:
     await log.append([commit(*mixed())])
     await log.append([commit(change(5, collection="secrets"))])
     async with subscribed(log, EVERY, scope=ORDERS) as session:
-        found = await rest(session, log)
+        found = await rest(session)
     edges = [one for one in found if isinstance(one, Boundary)]
     assert [(edge.version, edge.rows, edge.digest, edge.matched) for edge in edges] == [
         (1, 2, None, {"a": 2}),
@@ -45,7 +45,7 @@ async def test_a_transaction_is_counted_as_far_as_it_may_be_seen() -> None:
     ]
     assert sequences(found) == [1, 4]
     async with subscribed(log, EVERY) as session:
-        edges = [one for one in await rest(session, log) if isinstance(one, Boundary)]
+        edges = [one for one in await rest(session) if isinstance(one, Boundary)]
     assert [edge.rows for edge in edges] == [4, 4, 1, 1]
     assert all(edge.digest is not None for edge in edges)
 
@@ -57,7 +57,7 @@ async def test_what_is_denied_answers_like_what_is_absent() -> None:
     for scope, name in ((ORDERS, "secrets"), (EVERYTHING, "absent"), (NOTHING, "orders")):
         asked = {**EVERY, "criteria": [{"area": "data", "site": {"entityType": name}}]}
         async with subscribed(log, asked, scope=scope) as session:
-            found = await rest(session, log)
+            found = await rest(session)
             answers.append((confirmed(found), captures(found), dict(session.positions())))
     assert answers[0] == answers[1] == answers[2]
 
@@ -69,7 +69,7 @@ async def test_shape_and_state_of_a_source_need_their_verb() -> None:
     for scope, expected in ((ORDERS, [3]), (shapes, [1, 2]), (EVERYTHING, [1, 2, 3])):
         asked = {**EVERY, "criteria": [{"area": "data"}, {"area": "schema"}, {"area": "system"}]}
         async with subscribed(log, asked, scope=scope) as session:
-            assert sequences(await rest(session, log)) == expected
+            assert sequences(await rest(session)) == expected
 
 
 async def test_a_loss_is_told_to_who_could_not_be_told_of_gaps() -> None:
@@ -116,7 +116,7 @@ async def test_a_rename_ends_the_stream_of_who_may_read_the_name_and_not_see_sha
     site = {"entityType": name} if name else {}
     asked = {**EVERY, "criteria": [{"area": "data", "site": site}]}
     async with subscribed(log, asked, scope=scope) as session:
-        found = await rest(session, log)
+        found = await rest(session)
     errors = [one.error for one in finished(found)]
     if not told:
         assert errors == []
@@ -129,7 +129,7 @@ async def test_a_rename_ends_the_stream_of_who_may_read_the_name_and_not_see_sha
     assert all(sequence < 2 for sequence in sequences(found))
     resumed = {**asked, "since": {"progress": error.after}}
     async with subscribed(log, resumed, scope=scope) as session:
-        assert sequences(await rest(session, log))
+        assert sequences(await rest(session))
 
 
 async def test_a_rename_out_of_a_catalog_is_told_to_who_follows_it() -> None:
@@ -140,7 +140,7 @@ async def test_a_rename_out_of_a_catalog_is_told_to_who_follows_it() -> None:
     await log.append([commit(change(1)), commit(moved), commit(elsewhere)])
     asked = {**EVERY, "criteria": [{"area": "data", "site": {"catalog": "shop.db"}}]}
     async with subscribed(log, asked) as session:
-        assert sequences(await rest(session, log)) == [1, 3]
+        assert sequences(await rest(session)) == [1, 3]
     reads = Scope((Grant(verbs=READS),))
     pages = Pages(log, parse_request(asked, new_id=str), scope=reads, limit=9, bytes_max=1 << 20)
     page = await pages.after(oldest(await log.bounds()))

@@ -260,7 +260,7 @@ def test_a_time_begins_at_the_same_change_however_the_log_is_cut(
         async with subscribed(Reader(log), asked) as session:
             if is_live:
                 append()
-            return sequences(await rest(session, Reader(log)))
+            return sequences(await rest(session))
 
     expected = [at + 2 for at, (_, is_ours) in enumerate(changes) if at >= late[0] and is_ours]
     assert asyncio.run(run()) == expected
@@ -293,7 +293,7 @@ async def test_a_gap_before_the_first_change_of_a_time_is_told(
     async with subscribed(log, data, both) as session:
         if is_live:
             await log.append(comes)
-        found = await rest(session, log)
+        found = await rest(session)
     is_told = told or is_live
     errors = {one.id: one.error for one in finished(found)}
     assert set(errors) == ({"data"} if is_told else set())
