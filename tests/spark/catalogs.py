@@ -16,6 +16,7 @@ from penstock.spark.run import run_pipeline
 from penstock.spark.session import local_session
 from penstock.spark.table.standing import StandingTable
 from penstock.testing.servers import DELTA
+from tests.spark.few_rows import FEW_ROWS
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -27,6 +28,7 @@ def delta_session(folder: Path, **settings: str) -> "SparkSession":
         app_name="catalog",
         master="local[2]",
         settings={
+            **FEW_ROWS,
             "spark.driver.memory": "900m",
             "spark.jars": ",".join(map(str, DELTA.paths())),
             "spark.log.level": "OFF",
@@ -37,8 +39,6 @@ def delta_session(folder: Path, **settings: str) -> "SparkSession":
             # Few rows: what makes many fast takes longer than they do.
             "spark.databricks.delta.snapshotPartitions": "1",
             "spark.sql.adaptive.enabled": "false",
-            "spark.sql.codegen.wholeStage": "false",
-            "spark.sql.codegen.factoryMode": "NO_CODEGEN",
             **settings,
         },
     )

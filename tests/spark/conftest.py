@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from penstock.errors import ConfigError
+from tests.spark.few_rows import FEW_ROWS
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -34,17 +35,12 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator["SparkSession"]:
             app_name="tests",
             master="local[2]",
             settings={
+                **FEW_ROWS,
                 "spark.sql.shuffle.partitions": "2",
                 "spark.sql.warehouse.dir": str(scratch / "warehouse"),
                 "spark.local.dir": str(scratch),
                 "spark.driver.memory": "1500m",
                 "spark.log.level": "ERROR",
-                # What tests ask is asked once: it is done sooner than code for it is made. Those
-                # that start a driver of their own have Spark's own way. And no error has to say in
-                # which line of Python a column was made, of which each is told the JVM.
-                "spark.sql.codegen.wholeStage": "false",
-                "spark.sql.codegen.factoryMode": "NO_CODEGEN",
-                "spark.python.sql.dataFrameDebugging.enabled": "false",
             },
         )
     except ConfigError as error:

@@ -28,7 +28,12 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame
 
-_FEW: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+_FEW: Final = (
+    "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC "
+    # A JVM that compiles little keeps 48 MiB of code, which Spark's fills: what is thrown away is
+    # compiled again. And every step in which room for classes grows is a collection of all garbage.
+    "-XX:ReservedCodeCacheSize=160m -XX:MetaspaceSize=160m"
+)
 _SECONDS_MAX: Final = 600.0
 """Fifteen are enough on a machine that does nothing else."""
 
