@@ -4,6 +4,7 @@ Whoever reads here reads with delta-rs, which knows neither.
 """
 
 import json
+import math
 import random
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, cast
@@ -25,7 +26,7 @@ from penstock.progress import Progress
 from penstock.spark.config import TablePipelineConfig
 from penstock.spark.table import standing
 from penstock.spark.table.apply import table_states
-from penstock.spark.table.arrow import Field
+from penstock.spark.table.arrow import Field, compute
 from penstock.spark.table.kinds import Kind, kind_of_column
 from penstock.spark.table.lake import KeptTable, Lake
 from penstock.spark.table.plan import REJECTED, SEQUENCE
@@ -238,6 +239,35 @@ class LakeContract:
         assert kinds["oid"] is Kind.OBJECT_ID
         assert kinds["i"] is Kind.DOUBLE
         assert world.rows()["db", '{"_id":1}']["a b"] == 1
+
+    def test_a_condition_on_any_column_finds_the_rows(self, place: Place) -> None:
+        """Readers pass over files by what the log says of them, which has not these values."""
+        world = World(place)
+        exact = '{"$numberDecimal":"12345678901234567890.123456789012345678"}'
+        values = {"d": "2", "f": "1.5", "b": "true", "dec": exact, "s": json.dumps("a" * 99)}
+        said = ",".join(f'"{name}":{value}' for name, value in values.items())
+        world.entries.commit(change(1, "insert", text=f'{{"_id":1,{said}}}'))
+        for key, value in ((2, "Infinity"), (3, "NaN")):
+            inexact = f'{{"$numberDouble":"{value}"}}'
+            text = f'{{"_id":{key},"d":{inexact},"f":{inexact},"new":{inexact},"late":{key}}}'
+            world.entries.commit(change(key, "insert", text=text))
+        for sequence in range(3):
+            world.apply(sequence, sequence + 1)
+        stored = DeltaTable(world.place.path(world.config, "orders"))
+        dataset, whole = stored.to_pyarrow_dataset(), stored.to_pyarrow_table()
+        conditions: list[tuple[list[int], Any]] = [
+            ([1], compute.field("d") == 2),
+            ([1], compute.field("f") < 5),
+            ([2], compute.field("d") > 5),
+            ([2], compute.field("new") == math.inf),
+            ([3], compute.is_nan(compute.field("f"))),
+            ([1], compute.field("b")),
+            ([1], compute.field("dec") == whole["dec"].drop_null()[0]),
+            ([1], compute.field("s") == "a" * 99),
+            ([3], compute.field("late") > 2),
+        ]
+        for keys, condition in conditions:
+            assert dataset.to_table(filter=condition)["_id"].to_pylist() == keys, condition
 
     def test_an_event_that_finds_no_row_moves_its_table_on(self, place: Place) -> None:
         """Or a replay would not know of it, and bring rows that were dropped."""

@@ -24,6 +24,7 @@ from penstock.spark.table.arrow import arrow
 from penstock.spark.table.decode import decode_documents
 from penstock.spark.table.placing import place
 from penstock.spark.table.plan import Misfit
+from penstock.spark.table.statistics import STATISTICS, statistics_of
 
 _WRITER: Final = WriterProperties(compression="ZSTD", compression_level=1)
 _CANONICAL: Final = json_util.CANONICAL_JSON_OPTIONS
@@ -74,6 +75,7 @@ def _write(path: str, source: str, table: Table, at: int) -> int:
             arrow.Table.from_arrays(placed.columns, schema=placed.schema),
             mode="error",
             name=name,
+            configuration={STATISTICS: statistics_of(placed.schema)},
             writer_properties=_WRITER,
             commit_properties=CommitProperties(custom_metadata=said),
         )

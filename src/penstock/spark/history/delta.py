@@ -62,7 +62,7 @@ class VersionTable(Table):
         values = {f"`{name}`": f"s.`{name}`" for name in versions.column_names}
         known = {*self.own.names, *self.schema.names}
         commit(
-            self._delta,
+            self._ready(versions.schema, stamp),
             lambda delta: (
                 delta.merge(
                     versions,
@@ -82,7 +82,6 @@ class VersionTable(Table):
     def mend(self, versions: pa.Table, gone: pa.Table, stamp: Stamp) -> None:
         """As `put`, of closed versions too; and those that are the same as one of `gone` (IDENTITY)
         are taken out, in the same commit."""
-        assert self._delta is not None
         known = {*self.own.names, *self.schema.names}
         changes = arrow.concat_tables(
             [_marked(versions, is_gone=False), _marked(gone, is_gone=True)],
@@ -91,7 +90,7 @@ class VersionTable(Table):
         same = " AND ".join(f"t.`{name}` = s.`{name}`" for name in IDENTITY)
         values = {f"`{name}`": f"s.`{name}`" for name in versions.column_names}
         commit(
-            self._delta,
+            self._ready(versions.schema, stamp),
             lambda delta: (
                 delta.merge(
                     changes,
@@ -122,8 +121,6 @@ class VersionTable(Table):
         self._rewrite(versions, versions.slice(0, 0), stamp)
 
     def _rewrite(self, versions: pa.Table, gone: pa.Table, stamp: Stamp) -> None:
-        assert self._delta is not None
-
         def write(delta: DeltaTable) -> None:
             # The writer pulls batches on a thread of its runtime, where the table cannot be read.
             with Ahead(_rewritten(self.scan(), versions, gone)) as batches:
@@ -137,7 +134,7 @@ class VersionTable(Table):
                     commit_properties=stamp.properties(overwrites=True),
                 )
 
-        commit(self._delta, write)
+        commit(self._ready(versions.schema, stamp), write)
 
     def close(
         self, source: str, database: str, *, sequence: int, timestamp: int, stamp: Stamp

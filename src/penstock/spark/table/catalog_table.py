@@ -59,6 +59,7 @@ from penstock.spark.table.sparks import (
     told,
 )
 from penstock.spark.table.stamp import Stamp, app_id
+from penstock.spark.table.statistics import STATISTICS, statistics_of
 
 _EXISTS: Final = "TABLE_OR_VIEW_ALREADY_EXISTS"
 _LEFT: Final = "DELTA_CREATE_TABLE_WITH_NON_EMPTY_LOCATION"
@@ -199,18 +200,21 @@ class CatalogTable(SeenTable):
         """Have the table, with its own columns and no row; bound to a log, if one is given."""
         if self._seen is not None:
             return
-        says = {PIPELINE: self._pipeline, KEEPS: self._keeps}
+        says = {
+            PIPELINE: self._pipeline,
+            KEEPS: self._keeps,
+            STATISTICS: statistics_of(self._own),
+        }
         if log_id is not None:
             says[LOG] = f"{log_id:016x}"
         columns = ", ".join(
             f"`{one.name}` {one.dataType.simpleString()}{'' if one.nullable else ' NOT NULL'}"
             for one in schema_of(self._own).fields
         )
-        properties = ", ".join(f"{text(name)} = {text(value)}" for name, value in says.items())
         try:
             self._session.sql(
                 f"CREATE TABLE {self._sql} ({columns}) USING delta "
-                f"TBLPROPERTIES ({spark_sql(properties)})"
+                f"TBLPROPERTIES ({_properties(says)})"
             )
         except Exception as error:
             if _LEFT in str(error):
@@ -259,9 +263,22 @@ class CatalogTable(SeenTable):
             for field in fields
             if field.name in has.names and has.field(field.name).type != field.type
         }
+        self._add_columns(fields)
+        self._state_statistics(wider)
         if wider:
             self._widen(wider)
-        self._add_columns(fields)
+
+    def _state_statistics(self, wider: Mapping[str, "pa.Field[Any]"]) -> None:
+        """As `state_statistics`, of the columns as they will be; files that are there stay."""
+        assert self._seen is not None
+        says = statistics_of(
+            arrow.schema([wider.get(field.name, field) for field in self._seen.schema])
+        )
+        if self._seen.properties.get(STATISTICS) == says:
+            return
+        said = _properties({STATISTICS: says})
+        self._session.sql(f"ALTER TABLE {self._sql} SET TBLPROPERTIES ({said})")
+        self.reload()
 
     def _add_columns(self, fields: Iterable["pa.Field[Any]"]) -> None:
         """Have those of the columns that are new. No row changes."""
@@ -335,6 +352,11 @@ class CatalogTable(SeenTable):
                 f"it has come, as Delta Lake 2.4 and later do. The batch is applied again when the "
                 f"pipeline is started. Use Delta's own jars of 4.4.0 or later."
             )
+
+
+def _properties(says: Mapping[str, str]) -> str:
+    """Properties of a table, as Spark's SQL has them."""
+    return spark_sql(", ".join(f"{text(name)} = {text(value)}" for name, value in says.items()))
 
 
 def _said(stamp: Stamp, mark: str) -> str:

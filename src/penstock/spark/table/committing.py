@@ -10,7 +10,7 @@ from deltalake.exceptions import CommitFailedError
 from penstock.spark.table.lasting import keep_commits
 
 TRIES: Final = 5
-UPKEEP: Final = frozenset({"OPTIMIZE", "VACUUM START", "VACUUM END"})
+UPKEEP: Final = frozenset({"OPTIMIZE", "VACUUM START", "VACUUM END", "SET TBLPROPERTIES"})
 """Commits that change no row."""
 OVERWRITE_RETRIES: Final = 0
 """How often delta-rs itself may commit an overwrite again. It does not see that a commit which has

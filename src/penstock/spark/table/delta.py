@@ -36,6 +36,7 @@ from penstock.spark.table.reduce import DELETE, PUT
 from penstock.spark.table.side import FolderSide
 from penstock.spark.table.slices import castable
 from penstock.spark.table.stamp import Stamp, app_id, log_app_id, signed
+from penstock.spark.table.statistics import STATISTICS, state_statistics, statistics_of
 from penstock.spark.transform.config import ELEMENT
 
 WRITER: Final = WriterProperties(compression="ZSTD", compression_level=1)
@@ -225,10 +226,8 @@ class Table:
         A key occurs once. Of a table of elements, a key and an element do, and what is to be
         deleted or is stale is said once for all elements from one on.
         """
-        if self._delta is None:
-            self._create(changes.schema, stamp)
-        assert self._delta is not None
-        if not self._delta.file_uris():
+        delta = self._ready(_stored(changes), stamp)
+        if not delta.file_uris():
             self.insert(changes, stamp)
             return
         before = self.version
@@ -239,7 +238,7 @@ class Table:
             same += f" AND {_SAME_ELEMENT}"
         known = {*self.own.names, *self.schema.names}
         commit(
-            self._delta,
+            delta,
             lambda delta: (
                 delta.merge(
                     changes,
@@ -270,8 +269,8 @@ class Table:
     @at_its_path
     def rewrite(self, changes: pa.Table, stamp: Stamp) -> None:
         """As `merge`, but columns may have become wider: every file is written anew."""
-        assert self._delta is not None
-        schema = arrow.schema([field for field in changes.schema if field.name != OPERATION])
+        schema = _stored(changes)
+        ready = self._ready(schema, stamp)
 
         def write(delta: DeltaTable) -> None:
             # The writer pulls batches on a thread of its runtime, where the table cannot be read.
@@ -285,16 +284,13 @@ class Table:
                     commit_properties=stamp.properties(overwrites=True),
                 )
 
-        commit(self._delta, write)
+        commit(ready, write)
 
     @at_its_path
     def replace(self, rows: pa.Table, stamp: Stamp) -> None:
         """Have these rows and no others, in one commit; columns that are new, too."""
-        if self._delta is None:
-            self._create(rows.schema, stamp)
-        assert self._delta is not None
         commit(
-            self._delta,
+            self._ready(rows.schema, stamp),
             lambda delta: write_deltalake(
                 delta,
                 rows,
@@ -308,11 +304,8 @@ class Table:
     @at_its_path
     def append(self, rows: pa.Table, stamp: Stamp) -> None:
         """Add rows, in one commit."""
-        if self._delta is None:
-            self._create(rows.schema, stamp)
-        assert self._delta is not None
         commit(
-            self._delta,
+            self._ready(rows.schema, stamp),
             lambda delta: write_deltalake(
                 delta,
                 rows,
@@ -328,6 +321,7 @@ class Table:
         """Delete the rows for which `predicate` holds. Without a stamp it moves nothing on."""
         if self._delta is None:
             return
+        state_statistics(self._delta, self._arrow_schema)
         before = self.version
         commit(
             self._delta,
@@ -344,6 +338,7 @@ class Table:
         """Set columns to SQL expressions where `predicate` holds."""
         if self._delta is None:
             return
+        state_statistics(self._delta, self._arrow_schema)
         before = self.version
         commit(
             self._delta,
@@ -370,9 +365,7 @@ class Table:
         partitions.
         """
         partition_by = list(files[0].partition_values)
-        if self._delta is None:
-            self._create(schema, stamp, partition_by=partition_by)
-        assert self._delta is not None
+        ready = self._ready(schema, stamp, partition_by=partition_by)
 
         def write(delta: DeltaTable) -> None:
             delta.create_write_transaction(
@@ -384,7 +377,7 @@ class Table:
             )
             delta.update_incremental()
 
-        commit(self._delta, write)
+        commit(ready, write)
 
     @at_its_path
     def compact(self) -> tuple[int, int]:
@@ -392,6 +385,7 @@ class Table:
         if self._delta is None:
             return 0, 0
         self.reload()
+        state_statistics(self._delta, self._arrow_schema)
         before = self.version
         done = self._delta.optimize.compact(writer_properties=WRITER)
         keep_commits(self._delta.table_uri, after=before, until=self.version)
@@ -452,16 +446,27 @@ class Table:
         columns = [one.partition("=")[0] for one in folders]
         return columns == self._delta.metadata().partition_columns and bool(_PART.fullmatch(file))
 
+    def _ready(
+        self, schema: pa.Schema, stamp: Stamp, *, partition_by: Sequence[str] = ()
+    ) -> DeltaTable:
+        """The table, for a commit behind which its columns are these too, as `schema` has them."""
+        if self._delta is None:
+            self._create(schema, stamp, partition_by=partition_by)
+        else:
+            columns = {field.name: field for field in (*self._arrow_schema, *schema)}
+            state_statistics(self._delta, arrow.schema(list(columns.values())))
+        assert self._delta is not None
+        return self._delta
+
     def _create(self, schema: pa.Schema, stamp: Stamp, *, partition_by: Sequence[str] = ()) -> None:
         """Have the table, without a row, for the first commit under `stamp`.
 
         Raises CommitFailedError where another driver of the pipeline has committed to it since it
         was opened here: what is to be written was decided without that.
         """
-        columns = [field for field in schema if field.name != OPERATION]
         create_table(
             self.path,
-            arrow.schema(columns),
+            schema,
             partition_by=partition_by or self.partitions,
             storage=self._storage,
         )
@@ -486,6 +491,7 @@ def create_table(
             mode="ignore",
             partition_by=list(partition_by) or None,
             storage_options=options,
+            configuration={STATISTICS: statistics_of(schema, partition_by)},
             # Tried again behind another's, it would be a commit on top, with this schema.
             commit_properties=CommitProperties(max_commit_retries=0),
         )
@@ -524,6 +530,11 @@ def _rewritten(
         whole = arrow.RecordBatch.from_arrays(columns, schema=schema)
         yield whole.filter(arrow.array(kept, pa.bool_()))
     yield from _fresh(changes).cast(schema).to_batches()
+
+
+def _stored(changes: pa.Table) -> pa.Schema:
+    """The columns that a table gets of `changes`."""
+    return arrow.schema([field for field in changes.schema if field.name != OPERATION])
 
 
 def _fresh(changes: pa.Table) -> pa.Table:

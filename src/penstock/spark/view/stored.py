@@ -26,6 +26,7 @@ from penstock.spark.table.delta import Table, secrets
 from penstock.spark.table.lasting import keep_commits
 from penstock.spark.table.plan import OPERATION
 from penstock.spark.table.reduce import DELETE
+from penstock.spark.table.statistics import STATISTICS, state_statistics, statistics_of
 from penstock.spark.table.upkeep import tidy_if_due
 from penstock.spark.view.sql import GROUP
 from penstock.spark.view.state import NO_TABLE, Mark
@@ -122,6 +123,7 @@ class ViewTable:
         if self._delta is None:
             self._make(rows, made)
         else:
+            state_statistics(self._delta, rows.schema)
             commit(
                 self._delta,
                 lambda delta: write_deltalake(
@@ -144,6 +146,7 @@ class ViewTable:
                 rows,
                 mode="error",
                 storage_options=self._storage,
+                configuration={STATISTICS: statistics_of(rows.schema)},
                 writer_properties=_WRITER,
                 commit_properties=properties,
             )
@@ -159,6 +162,7 @@ class ViewTable:
     def merge(self, changes: pa.Table, made: Made) -> None:
         """Have these groups instead of those of the same GROUP; OPERATION says which go."""
         assert self._delta is not None
+        state_statistics(self._delta, self.schema)
         if not changes.num_rows:
             # Nothing changed in the view, but what it equals did.
             commit(
