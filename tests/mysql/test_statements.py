@@ -10,11 +10,12 @@ from penstock.sources.mysql.statements import (
     Created,
     DatabaseDropped,
     Dropped,
-    Effect,
     Emptied,
+    Ensured,
     Renamed,
     RowsAsStatement,
     RowsChanged,
+    Said,
     Unclear,
     effects,
 )
@@ -22,10 +23,11 @@ from tests.seeds import cases
 
 A, B, C = ("d", "a"), ("d", "b"), ("e", "c")
 
-STATEMENTS: list[tuple[str, list[Effect]]] = [
+STATEMENTS: list[tuple[str, list[Said]]] = [
     ("CREATE TABLE a (id INT)", [Created(A)]),
     ("create table `d`.`a` like b", [Created(A)]),
-    ("CREATE TABLE IF NOT EXISTS a (id INT)", [Altered(A)]),
+    ("CREATE TABLE IF NOT EXISTS a (id INT)", [Ensured(A)]),
+    ("CREATE TABLE IF NOT EXISTS a (n INT REFERENCES b (id) ON DELETE CASCADE)", [Ensured(A, cascading=True)]),  # noqa: E501
     ("CREATE OR REPLACE TABLE e.c (id INT)", [Dropped(C), Created(C)]),
     ("CREATE TEMPORARY TABLE a (id INT)", []),
     ("CREATE OR REPLACE TEMPORARY TABLE a (id INT)", []),
@@ -33,6 +35,12 @@ STATEMENTS: list[tuple[str, list[Effect]]] = [
     ("CREATE OR REPLACE INDEX IF NOT EXISTS `on` ON e . c (id)", [Altered(C)]),
     ("DROP INDEX i ON a", [Altered(A)]),
     ("CREATE DATABASE x", []),
+    ("CREATE DATABASE IF NOT EXISTS x", []),
+    ("CREATE OR REPLACE DATABASE `x` CHARACTER SET utf8mb4", [DatabaseDropped("x")]),
+    ("CREATE OR REPLACE SCHEMA x", [DatabaseDropped("x")]),
+    ("CREATE OR REPLACE SEQUENCE e.c START 5", [Dropped(C)]),
+    ("CREATE SEQUENCE IF NOT EXISTS a", []),
+    ("CREATE OR REPLACE TEMPORARY SEQUENCE a", []),
     ("CREATE VIEW v AS SELECT * FROM a", []),
     ("CREATE DEFINER=`root`@`localhost` TRIGGER t BEFORE INSERT ON a FOR EACH ROW BEGIN DROP TABLE a; END", []),  # noqa: E501
     ("CREATE PROCEDURE p() DROP TABLE a", []),
@@ -47,6 +55,7 @@ STATEMENTS: list[tuple[str, list[Effect]]] = [
     ("TRUNCATE a", [Emptied(A)]),
     ("TRUNCATE TABLE e.c", [Emptied(C)]),
     ("RENAME TABLE a TO b, e.c WAIT 5 TO a", [Renamed(A, B), Renamed(C, A)]),
+    ("RENAME TABLES IF EXISTS a NOWAIT TO b, b TO e.c", [Renamed(A, B, if_exists=True), Renamed(B, C, if_exists=True)]),  # noqa: E501
     ("RENAME USER a TO b", []),
     ("ALTER TABLE a ADD COLUMN n INT DEFAULT 5", [Altered(A)]),
     ("ALTER ONLINE TABLE IF EXISTS a ADD INDEX (n), RENAME COLUMN b TO c", [Altered(A)]),
@@ -122,7 +131,7 @@ STATEMENTS: list[tuple[str, list[Effect]]] = [
 
 
 @pytest.mark.parametrize(("statement", "expected"), STATEMENTS)
-def test_a_statement_has_its_effects_and_no_others(statement: str, expected: list[Effect]) -> None:
+def test_a_statement_has_its_effects_and_no_others(statement: str, expected: list[Said]) -> None:
     assert effects(statement, database="d") == expected
 
 

@@ -87,7 +87,7 @@ def _altered(reader: Reader, known: Known) -> tuple[Name, Virtual | None] | None
         if verb == "DROP":
             _dropped(change, gone)
         elif verb in {"MODIFY", "CHANGE"}:
-            _redefined(change, gone, come, renames=verb == "CHANGE")
+            _redefined(change, before, gone, come, renames=verb == "CHANGE")
         elif verb == "RENAME" and change.take("COLUMN"):
             change.take("IF", "EXISTS")
             old = change.plain_name().casefold()
@@ -110,9 +110,11 @@ def _added(change: Reader, before: Virtual, come: set[str]) -> bool:
         if not _is_column(item, _NO_COLUMN) or not _is_virtual(item[1:]):
             continue
         name = item[0].name.casefold()
-        if unless_there and name not in before:
+        if not unless_there:
+            come.add(name)
+        elif name not in before:
             return False  # it may be there, and not be virtual
-        come.add(name)
+        # One that was there is not added, even where the same statement drops or renames it.
     return True
 
 
@@ -123,11 +125,15 @@ def _dropped(change: Reader, gone: set[str]) -> None:
         gone.add(change.plain_name().casefold())
 
 
-def _redefined(change: Reader, gone: set[str], come: set[str], *, renames: bool) -> None:
+def _redefined(
+    change: Reader, before: Virtual, gone: set[str], come: set[str], *, renames: bool
+) -> None:
     change.take("COLUMN")
-    change.take("IF", "EXISTS")
+    if_exists = change.take("IF", "EXISTS")
     old = change.plain_name()
     name = change.plain_name() if renames else old
+    if if_exists and old.casefold() not in before:
+        return  # it was not there, or stays real: no server makes a real column virtual in place
     gone.add(old.casefold())
     if _is_virtual(change.tokens[change.at :]):
         come.add(name.casefold())

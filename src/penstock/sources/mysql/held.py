@@ -75,11 +75,11 @@ class Held:
     def undo(self, first: int, until: int) -> bool:
         """Drop the events from this number on, up to another; whether reading must begin again,
         for some of them were handed on."""
-        keep = bisect_left(self._numbers, first)
-        self._bytes -= _weight(self._events[keep:])
-        del self._events[keep:], self._numbers[keep:]
+        undone = slice(bisect_left(self._numbers, first), bisect_left(self._numbers, until))
+        self._bytes -= _weight(self._events[undone])
+        del self._events[undone], self._numbers[undone]
         known = self._undone.get(self._copy, [])
-        if first >= self.handed_on or (first, until) in known:
+        if first >= min(self.handed_on, until) or (first, until) in known:
             return False
         self._undone[self._copy] = [*known, (first, until)]
         return True

@@ -9,6 +9,7 @@ from penstock.sources.mysql.binlog import MalformedEventError, Query
 from penstock.sources.mysql.charsets import statement_text
 from penstock.sources.mysql.definitions import defined
 from penstock.sources.mysql.events import Place, Teller
+from penstock.sources.mysql.happened import happened
 from penstock.sources.mysql.origins import OriginRules
 from penstock.sources.mysql.scope import Scope
 from penstock.sources.mysql.shapes import Shapes
@@ -68,7 +69,9 @@ class StatementTeller:
         events: list[AnyEvent] = []
         done: list[Effect] = []
         database, lowers, modes = said.database, self._lowers, said.modes
-        effects = statements.effects(text, database=database, lowers=lowers, sql_mode=modes)
+        read = statements.effects(text, database=database, lowers=lowers, sql_mode=modes)
+        # Each by what is known behind the one before it.
+        effects = (effect for one in read for effect in happened(one, shapes))
         after = defined(
             text, database=database, known=shapes.virtual, lowers=lowers, sql_mode=modes
         )

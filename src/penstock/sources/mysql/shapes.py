@@ -83,6 +83,15 @@ class Shapes:
             self._kept = Kept(found[-KEPT_MAX:]) if found else ()
         return self._kept
 
+    def __contains__(self, table: Name) -> bool:
+        """Whether a table is known to be there; of others, that is not known."""
+        return table in self._known or table in self._plain or table in self._keys
+
+    def forget(self, table: Name) -> None:
+        """It is not known any more whether a table is there, nor what its rows are."""
+        self._drop(table)
+        self.unkeyed(table)
+
     def virtual(self, table: Name) -> Virtual | None:
         """A table's virtual columns; None where they are not known."""
         known = self._known.get(table)
@@ -175,11 +184,10 @@ class Shapes:
                 # Of CREATE INDEX and the like, nothing is said of columns.
                 self._put(table, after.get(table, self.virtual(table)), untold=True)
             case statements.Dropped(table):
-                self._drop(table)
-                self.unkeyed(table)
+                self.forget(table)
             case statements.Emptied(table):
                 self.unkeyed(table)
-            case statements.Renamed(table, to):
+            case statements.Renamed(table=table, to=to):
                 virtual, untold = self.virtual(table), self._is_untold(table)
                 known = table in self._known
                 self._drop(table)

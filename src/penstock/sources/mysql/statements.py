@@ -36,10 +36,7 @@ class Emptied(Struct, frozen=True):
 
 
 class Altered(Struct, frozen=True):
-    """A table may have changed its shape; its rows are what they were, as far as they fit it.
-
-    Of a table that is created where it is not there yet: nothing says whether it was.
-    """
+    """A table may have changed its shape; its rows are what they were, as far as they fit it."""
 
     table: Name
 
@@ -49,6 +46,8 @@ class Renamed(Struct, frozen=True):
 
     table: Name
     to: Name
+    if_exists: bool = False
+    """Whether there may be no such table, and then nothing is done."""
 
 
 class RowsChanged(Struct, frozen=True):
@@ -62,6 +61,14 @@ class Cascading(Struct, frozen=True):
     """From here on a foreign key changes rows of a table when others change."""
 
     table: Name
+
+
+class Ensured(Struct, frozen=True):
+    """A table is there; where it was there before, the statement did nothing."""
+
+    table: Name
+    cascading: bool = False
+    """Whether it is `Cascading` where it was made."""
 
 
 class DatabaseDropped(Struct, frozen=True):
@@ -92,6 +99,8 @@ Effect = (
     | Unclear
     | RowsAsStatement
 )
+Said = Effect | Ensured
+"""What a statement says, of which `happened` tells what it did."""
 
 
 _ROW_VERBS: Final = frozenset(
@@ -107,7 +116,7 @@ class UnclearError(ValueError):
 
 def effects(
     statement: str, *, database: str, lowers: bool = False, sql_mode: str = ""
-) -> list[Effect]:
+) -> list[Said]:
     """What `statement` does; `database` is the session's, for names without one.
 
     With `lowers`, the server keeps names in lower case, however they are written
@@ -122,7 +131,7 @@ def effects(
             verb = reader.word()
         if verb in _ROW_VERBS or verb == "(":
             return [RowsAsStatement(verb)]
-        found = _of_tables(verb, reader) if verb in _TABLE_VERBS else []
+        found = [*_of_tables(verb, reader)] if verb in _TABLE_VERBS else []
         # No server runs a statement with a quote that does not end: its tokens are others.
         return [Unclear()] if found and said[-1].kind == "open" else found
     except UnclearError:
@@ -240,7 +249,7 @@ class Reader:
         return self._database, first
 
 
-def _of_tables(verb: str, reader: Reader) -> list[Effect]:
+def _of_tables(verb: str, reader: Reader) -> Sequence[Said]:
     if verb == "CREATE":
         return _create(reader)
     if verb == "DROP":
@@ -253,8 +262,12 @@ def _of_tables(verb: str, reader: Reader) -> list[Effect]:
     return [Emptied(reader.table())]
 
 
-def _create(reader: Reader) -> list[Effect]:
+def _create(reader: Reader) -> Sequence[Said]:
     replaces = reader.take("OR", "REPLACE")
+    if replaces and (reader.take("DATABASE") or reader.take("SCHEMA")):
+        return [DatabaseDropped(reader.plain_name())]
+    if replaces and reader.take("SEQUENCE"):
+        return [Dropped(reader.table())]  # a table of that name, too
     reader.take_any("UNIQUE", "FULLTEXT", "SPATIAL")
     if reader.take("INDEX"):
         reader.skip_to("ON")
@@ -266,7 +279,9 @@ def _create(reader: Reader) -> list[Effect]:
     cascading = _cascading(reader, table)
     if replaces:
         return [Dropped(table), Created(table), *cascading]
-    return [Altered(table) if unless_there else Created(table), *cascading]
+    if unless_there:
+        return [Ensured(table, cascading=bool(cascading))]
+    return [Created(table), *cascading]
 
 
 def _cascading(reader: Reader, table: Name) -> list[Effect]:
@@ -304,19 +319,19 @@ def _drop(reader: Reader) -> list[Effect]:
 def _rename(reader: Reader) -> list[Effect]:
     if not (reader.take("TABLE") or reader.take("TABLES")):
         return []
-    reader.take("IF", "EXISTS")
+    if_exists = reader.take("IF", "EXISTS")
     found: list[Effect] = []
     while True:
         table = reader.table()
         reader.skip_to("TO")  # over WAIT n or NOWAIT
-        found += _moved(table, reader.table())
+        found += _moved(table, reader.table(), if_exists=if_exists)
         if not reader.take(","):
             return found
 
 
-def _moved(table: Name, to: Name) -> list[Effect]:
+def _moved(table: Name, to: Name, *, if_exists: bool = False) -> list[Effect]:
     # To its own name, which ALTER TABLE allows, it goes nowhere.
-    return [] if table == to else [Renamed(table, to)]
+    return [] if table == to else [Renamed(table, to, if_exists)]
 
 
 def _alter(reader: Reader) -> list[Effect]:

@@ -34,7 +34,7 @@ from penstock.sources.mysql.binlog import (
 )
 from penstock.sources.mysql.copying import NOTHING, Copying, Effects, Policy, RowsUnknown
 from penstock.sources.mysql.events import Place, Teller
-from penstock.sources.mysql.held import Held, Undone
+from penstock.sources.mysql.held import Held, Numbers, Undone
 from penstock.sources.mysql.images import Images
 from penstock.sources.mysql.mapped import Compile, MappedTables, of_no_table
 from penstock.sources.mysql.origins import DEFAULT_RULES, Origin, OriginRules
@@ -46,7 +46,7 @@ from penstock.sources.mysql.rows import ROWS, CompiledTable, changes
 from penstock.sources.mysql.schema_events import StatementTeller
 from penstock.sources.mysql.shapes import Shapes
 from penstock.sources.mysql.standing import Prepared, Standing
-from penstock.sources.mysql.statements import RowsChanged
+from penstock.sources.mysql.statements import Dropped, RowsChanged
 from penstock.sources.mysql.xa import ENDS, Branch, Branches, Written, xa_of
 
 FRAGMENT_BYTES: Final = 8 << 20
@@ -119,6 +119,8 @@ class Transactions:
         self._seconds = 0
         """Of the header of what began it, as another reading of its file says it."""
         self._place: Place | None = None
+        self._dropping: Numbers = (0, 0)
+        """The events of the open transaction's last statement that dropped tables."""
         self._collation = 0
         """Of the character set that the transaction's session writes in; 0 if it does not say."""
         self._branches = Branches()
@@ -267,6 +269,7 @@ class Transactions:
         if self._described:
             self._described.clear()
         self._effects.forget()
+        self._dropping = (0, 0)
         self._collation = 0
         self._images.ends()
         # Each statement describes its tables anew. A server that opens many numbers them all.
@@ -307,12 +310,20 @@ class Transactions:
             **facts,
         )
 
-    def _undo(self, first: int) -> None:
-        """The events from the number `first` on were not committed, after all."""
+    def _undo(self, first: int, until: int | None = None) -> None:
+        """The events from the number `first` on were not committed, after all; up to another."""
         assert self._place is not None
         self.shapes.undone(first)
-        if self._held.undo(first, self._place.ordinal):
+        if self._held.undo(first, self._place.ordinal if until is None else until):
             raise taken_back(self._source, self._name)
+
+    def _rolled_back(self) -> Sequence[Item]:
+        """The end of a transaction that was not committed. A table that it dropped stays dropped:
+        so a CREATE OR REPLACE TABLE ... SELECT that fails leaves it, and MariaDB logs that."""
+        start, until = self._dropping
+        self._undo(until)
+        self._undo(0, start)
+        return self._end()
 
     def _hold(self, events: Sequence[AnyEvent]) -> Sequence[Item]:
         assert self._place is not None
@@ -496,8 +507,7 @@ class Transactions:
         if word == "COMMIT":
             return self._end()
         if word == "ROLLBACK":
-            self._undo(0)
-            return self._end()
+            return self._rolled_back()
         if word.startswith("ROLLBACK TO "):
             self._undo(self._held.saved(text[len("ROLLBACK TO ") :]))
             return ()
@@ -513,7 +523,10 @@ class Transactions:
 
     def _altered(self, said: Query) -> Sequence[Item]:
         assert self._place is not None
+        first = self._place.ordinal
         events, done = self._tells.statement(said, self._place, self.shapes)
+        if any(isinstance(effect, Dropped) for effect in done):
+            self._dropping = first, self._place.ordinal
         if done:
             self._effects.add(*done)
             self._tables.forget_shapes()
