@@ -21,7 +21,6 @@ from penstock.sources.mysql.statements import (
     Name,
     Renamed,
     RowsChanged,
-    Said,
 )
 from penstock.testing.servers import MariaDbServer, SqlServer
 from tests.mysql.conftest import on
@@ -283,7 +282,7 @@ def after(server: SqlServer, database: str, form: str) -> dict[str, list[dict[st
 )
 @pytest.mark.parametrize("known_by", [Shape("", "", ("v",)), Shape("", "", key="id")])
 def test_what_is_known_of_the_tables_decides(
-    said: Said, there: list[Name], did: list[Effect], known_by: Shape
+    said: Effect | Ensured, there: list[Name], did: list[Effect], known_by: Shape
 ) -> None:
     shapes = Shapes(structs.replace(known_by, database=one[0], name=one[1]) for one in there)
     assert [*happened(said, shapes)] == did

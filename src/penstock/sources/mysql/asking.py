@@ -1,7 +1,7 @@
 """What is asked of a server beside its stream. Blocks; one thread at a time, but for `abort`."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final, TypeVar
 
 import pymysql
@@ -24,6 +24,7 @@ from penstock.sources.mysql.failures import code_of
 from penstock.sources.mysql.rows import CompiledTable, compile_table
 from penstock.sources.mysql.shapes import Shapes, chosen
 from penstock.sources.mysql.tables import Table
+from penstock.sources.mysql.triggers import changes_more
 
 logger = structlog.get_logger(__name__)
 T = TypeVar("T")
@@ -116,6 +117,19 @@ class Asking:
                 table=".".join(name),
             )
         return compile_table(table, self._charsets, without=virtual | kept, rules=self._rules)
+
+    def changes_more(
+        self, written: Sequence[tuple[str, str]], read: Sequence[tuple[str, str]]
+    ) -> str | None:
+        """As the function of `triggers`."""
+
+        def question(by: Connected) -> str | None:
+            return changes_more(by, self._config.scope, written, read)
+
+        if self._met is None:
+            return self.again(question)
+        locked: str | None = "one of its tables is locked by who waits for this source"
+        return self.unless_locked(question, locked)
 
     def _columns_now(self, name: tuple[str, str], *, known: bool) -> dict[str, bool]:
         """The columns of a table, and which are virtual; of one that is locked by a statement that

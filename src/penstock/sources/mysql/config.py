@@ -165,6 +165,13 @@ class MysqlSourceConfig(Config):
         "CASCADE, SET NULL), which the server writes to no binlog: stop, or capture the table "
         "without these changes, with a warning at each start.",
     )
+    pass_statements: tuple[TablePattern, ...] = Field(
+        (),
+        description="Tables whose changes may come as statements (their sessions' `binlog_format` "
+        "is not ROW); as `include`. Capture goes past such a statement with a gap: of the captured "
+        "tables that it changes, or of all where its triggers and functions may change others. "
+        "One that changes no captured table needs none.",
+    )
     statements: Literal["full", "redacted", "off"] = Field(
         "full",
         description="Tell the SQL text of what changed rows and tables, where the binlog has it: "
@@ -213,7 +220,7 @@ class MysqlSourceConfig(Config):
             )
         return actor
 
-    @field_validator("include", "exclude")
+    @field_validator("include", "exclude", "pass_statements")
     @classmethod
     def _patterns(cls, patterns: tuple[str, ...]) -> tuple[str, ...]:
         for pattern in patterns:

@@ -337,8 +337,11 @@ def cascading(connection: Connected, scope: Scope) -> list[str]:
     From their definitions, which who may SELECT may see; of other users, the lists of constraints
     are empty. A question for each table. None where the server logs that.
     """
-    if logs_cascades(connection):
-        return []
+    return [] if logs_cascades(connection) else defined_cascades(connection, scope)
+
+
+def defined_cascades(connection: Connected, scope: Scope) -> list[str]:
+    """As `cascading`, whether the server logs that or not."""
     found: list[str] = []
     for database, name in tables(connection, scope):
         try:

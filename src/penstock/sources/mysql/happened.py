@@ -17,11 +17,10 @@ from penstock.sources.mysql.statements import (
     Ensured,
     Renamed,
     RowsChanged,
-    Said,
 )
 
 
-def happened(said: Said, shapes: Shapes) -> Sequence[Effect]:
+def happened(said: Effect | Ensured, shapes: Shapes) -> Sequence[Effect]:
     """What the server did, of what a statement says; `shapes` are as of before it.
 
     They forget what is not known any more behind it.

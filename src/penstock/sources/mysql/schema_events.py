@@ -1,19 +1,22 @@
 """What statements do to captured tables, as events. Pure."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from penstock.event import AnyEvent
 from penstock.mysql_sql.tokens import plain_comments
 from penstock.sources.mysql import statements
-from penstock.sources.mysql.binlog import MalformedEventError, Query
+from penstock.sources.mysql.binlog import Query
 from penstock.sources.mysql.charsets import statement_text
 from penstock.sources.mysql.definitions import defined
 from penstock.sources.mysql.events import Place, Teller
 from penstock.sources.mysql.happened import happened
 from penstock.sources.mysql.origins import OriginRules
+from penstock.sources.mysql.row_statements import Written, written
 from penstock.sources.mysql.scope import Scope
 from penstock.sources.mysql.shapes import Shapes
-from penstock.sources.mysql.statements import Effect
+from penstock.sources.mysql.statements import Effect, RowsAsStatement, Said
+from penstock.sources.mysql.unlogged_rows import UnloggedRows
 
 
 class StatementTeller:
@@ -29,11 +32,13 @@ class StatementTeller:
         of_mysql: bool,
         lowers: bool,
         misses_cascades: bool,
+        unlogged: UnloggedRows,
     ) -> None:
         """`charset_of` names the character set of a collation; `lowers` is as of `effects`.
         `of_mysql`: the server runs no comments of MariaDB.
 
         `misses_cascades`: what foreign keys do to rows is not logged, and must be known of.
+        `unlogged` decides about statements that change rows.
         """
         self._teller = teller
         self._origins = origins
@@ -42,6 +47,7 @@ class StatementTeller:
         self._of_mysql = of_mysql
         self._lowers = lowers
         self._misses_cascades = misses_cascades
+        self._unlogged = unlogged
 
     def text(self, data: bytes, collation: int) -> tuple[str, bool]:
         """A statement's text, and whether we know the character set in which its session wrote it.
@@ -58,7 +64,7 @@ class StatementTeller:
     ) -> tuple[list[AnyEvent], list[Effect]]:
         """The events of a statement, and what it did to tables, which `shapes` follows.
 
-        Raises MalformedEventError for one that changes rows.
+        Raises MalformedEventError for one that changes rows, unless that can be gone past.
         """
         text, known = said.text, True
         if not text.isascii():
@@ -70,8 +76,15 @@ class StatementTeller:
         done: list[Effect] = []
         database, lowers, modes = said.database, self._lowers, said.modes
         read = statements.effects(text, database=database, lowers=lowers, sql_mode=modes)
+        changes = partial(written, text, database=database, lowers=lowers, sql_mode=modes)
+
+        def did(one: Said) -> Sequence[Effect]:
+            if isinstance(one, RowsAsStatement):
+                return self._unlogged.done(one.verb, changes() if known else Written(), text)
+            return happened(one, shapes)
+
         # Each by what is known behind the one before it.
-        effects = (effect for one in read for effect in happened(one, shapes))
+        effects = (effect for one in read for effect in did(one))
         after = defined(
             text, database=database, known=shapes.virtual, lowers=lowers, sql_mode=modes
         )
@@ -79,8 +92,7 @@ class StatementTeller:
             if effect is None:
                 continue
             named = known and "\N{REPLACEMENT CHARACTER}" not in repr(effect)
-            clear = named or isinstance(effect, statements.RowsAsStatement)
-            done.append(effect if clear else statements.Unclear())
+            done.append(effect if named else statements.Unclear())
             events += self._told(done[-1], text, place, session=database, modes=modes)
             shapes.alter(done[-1], dict([after] if after and named else []))
             if isinstance(effect, statements.Renamed) and effect.table not in self._scope:
@@ -108,10 +120,6 @@ class StatementTeller:
         """The events of one effect of a statement, whose text this is, and in which a name without
         its database is in that of its `session`. `modes` are those that say what it means."""
         scope, facts = self._scope, self._facts(text)
-        if isinstance(effect, statements.RowsAsStatement):
-            raise MalformedEventError(
-                f"{effect.verb} as a statement: its session had another binlog_format than ROW"
-            )
         if isinstance(effect, statements.Unclear):
             return [self._gap(("", ""), "unclear_statement", facts, place)]
         if isinstance(effect, statements.DatabaseDropped):

@@ -167,6 +167,8 @@ class Session:
             origins=self._config.origin_rules,
             partial_rows=self._decodes_partial,
             misses_cascades=self._config.on_cascades == "halt" and not logs_cascades(asking),
+            passes=self._config.pass_statements,
+            changes_more=self._asking.changes_more,
             policy=Policy(
                 new=self._config.start == "snapshot",
                 lost=self._config.on_position_lost == "snapshot",

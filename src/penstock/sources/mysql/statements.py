@@ -97,10 +97,9 @@ Effect = (
     | Cascading
     | DatabaseDropped
     | Unclear
-    | RowsAsStatement
 )
-Said = Effect | Ensured
-"""What a statement says, of which `happened` tells what it did."""
+Said = Effect | Ensured | RowsAsStatement
+"""What a statement says. What it did of that is told by `happened` and `unlogged_rows`."""
 
 
 _ROW_VERBS: Final = frozenset(
@@ -277,11 +276,23 @@ def _create(reader: Reader) -> Sequence[Said]:
     unless_there = reader.take("IF", "NOT", "EXISTS")
     table = reader.table()
     cascading = _cascading(reader, table)
+    # Where its rows come as rows, the server logs what the table is, without the query.
+    rows = [RowsAsStatement("CREATE TABLE ... SELECT")] * _queries(reader)
     if replaces:
-        return [Dropped(table), Created(table), *cascading]
+        return [Dropped(table), Created(table), *cascading, *rows]
     if unless_there:
-        return [Ensured(table, cascading=bool(cascading))]
-    return [Created(table), *cascading]
+        return [Ensured(table, cascading=bool(cascading)), *rows]
+    return [Created(table), *cascading, *rows]
+
+
+def _queries(reader: Reader) -> bool:
+    """Whether a table is made of a query; of the statement's words, none is taken."""
+    depth = 0
+    for token in reader.tokens[reader.at :]:
+        depth += (token.word == "(") - (token.word == ")")
+        if token.word == "SELECT" or (not depth and token.word in {"AS", "TABLE", "VALUES"}):
+            return True
+    return False
 
 
 def _cascading(reader: Reader, table: Name) -> list[Effect]:

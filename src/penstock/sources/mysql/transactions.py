@@ -47,6 +47,7 @@ from penstock.sources.mysql.schema_events import StatementTeller
 from penstock.sources.mysql.shapes import Shapes
 from penstock.sources.mysql.standing import Prepared, Standing
 from penstock.sources.mysql.statements import Dropped, RowsChanged
+from penstock.sources.mysql.unlogged_rows import Obstacle, UnloggedRows, unasked
 from penstock.sources.mysql.xa import ENDS, Branch, Branches, Written, xa_of
 
 FRAGMENT_BYTES: Final = 8 << 20
@@ -76,13 +77,15 @@ class Transactions:
         origins: OriginRules = DEFAULT_RULES,
         partial_rows: bool = False,
         misses_cascades: bool = False,
+        passes: Sequence[str] = (),
+        changes_more: Obstacle = unasked,
     ) -> None:
         """`charset_of` names the character set of a collation; empty where there is none.
 
         `undone` is what another reading found out of what was not committed; this one adds to it.
         `lowers`: the server keeps the names of tables in lower case. `origins` says what is told of
         statements. `partial_rows`: rows may lack columns. `misses_cascades` is as of
-        `StatementTeller`.
+        `StatementTeller`, `passes` and `changes_more` as of `UnloggedRows`.
         """
         self._source = source
         self._standing = Standing(position)
@@ -101,6 +104,7 @@ class Transactions:
             of_mysql=of_mysql,
             lowers=lowers,
             misses_cascades=misses_cascades,
+            unlogged=UnloggedRows(position.scope, passes, changes_more),
         )
         self._tables = MappedTables(compile_table, position.scope, of_mysql=of_mysql)
         self._file = position.file
