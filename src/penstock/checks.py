@@ -1,5 +1,7 @@
 """What a doctor says of one thing it looked at, and why something cannot be reached."""
 
+import difflib
+from collections.abc import Callable, Collection, Iterable
 from enum import StrEnum
 
 from msgspec import Struct
@@ -37,3 +39,28 @@ class Check(Struct, frozen=True, kw_only=True):
     def ok(self) -> bool:
         """Whether there is nothing to do."""
         return self.level is Level.OK
+
+    @classmethod
+    def names(cls, unmatched: Collection[str]) -> list["Check"]:
+        """A warning for settings that name what is not there; none where there is no such."""
+        if not unmatched:
+            return []
+        fix = "correct the name; what is created later is captured from then on"
+        detail = "; ".join(unmatched)
+        return [cls(name="names", level=Level.WARNING, detail=detail, fix=fix)]
+
+
+def unmatched(
+    settings: Iterable[tuple[str, str]],
+    there: Collection[str],
+    matches: Callable[[str], bool],
+) -> list[str]:
+    """A sentence for each (setting, pattern) that matches nothing, with the nearest names that are
+    `there`."""
+    told: list[str] = []
+    for setting, pattern in settings:
+        if not matches(pattern):
+            near = difflib.get_close_matches(pattern, sorted(there), n=3, cutoff=0.6)
+            hint = f"; the nearest are {', '.join(near)}" if near else ""
+            told.append(f"{setting} {pattern!r} matches nothing that is there{hint}")
+    return told

@@ -298,6 +298,19 @@ class Copies(Protocol):
 
 
 @runtime_checkable
+class NamesThings(Protocol):
+    """A source whose settings name what is to be captured; beside ChangeSource, and optional."""
+
+    async def unmatched(self) -> list[str]:
+        """A sentence for each setting that names nothing which is there, with the nearest names;
+        none, and no question to the source, where no setting names anything.
+
+        May be asked while changes are read. Raises SourceError when the source does not answer.
+        """
+        ...
+
+
+@runtime_checkable
 class Retains(Protocol):
     """A source that discards its history by itself; beside ChangeSource, and optional."""
 

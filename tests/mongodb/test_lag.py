@@ -19,4 +19,3 @@ async def test_a_heartbeat_says_up_to_which_time_of_the_server_all_was_told(
         while beat.events or not isinstance(beat, Commit) or beat.as_of_ms is None:
             beat = await anext(changes)
         assert abs(time.time() - beat.as_of_ms / 1000) < IDLE_SECONDS_MAX
-        await changes.aclose()

@@ -46,6 +46,10 @@ async def test_what_is_missing_is_named(tmp_path: Path) -> None:
         assert "none" in unfit["streams"]
         assert "thin" in unfit["tables"]
         assert await found(path, exclude=["none", "thin"]) == {}
+        slip = await found(path, include=["a", "thinn"])
+        assert slip == {
+            "names": "include 'thinn' matches nothing that is there; the nearest are thin"
+        }
         assert list(await found(path, "nonsense", exclude=["none", "thin"])) == ["position"]
     with opened(backup) as db:
         db.put("a", {"id": 9})

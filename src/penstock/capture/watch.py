@@ -16,7 +16,7 @@ from penstock.capture.status import SourceStatus, State
 from penstock.errors import PenstockError
 from penstock.event import Kind as EventKind
 from penstock.event import SystemEvent
-from penstock.ports import ChangeSource, Retains, SourceState
+from penstock.ports import ChangeSource, NamesThings, Retains, SourceState
 from penstock.telemetry import GAPS_DETECTED, SOURCE_SILENT, SOURCE_TIME_TO_LOSS_SECONDS
 
 logger = structlog.get_logger(__name__)
@@ -71,6 +71,44 @@ class LossWatch:
         for name, seconds in told.items():
             SOURCE_TIME_TO_LOSS_SECONDS.labels(name).set(seconds)
         self.seconds = told
+
+
+class NamesWatch:
+    """Which settings of each source name nothing that is there."""
+
+    def __init__(self) -> None:
+        self.unmatched: dict[str, list[str]] = {}
+        """By source: a sentence each."""
+        self._asked: dict[str, ChangeSource] = {}
+        """Whose settings were all found to name something."""
+
+    async def ask(self, sources: Sequence[ChangeSource]) -> None:
+        """Ask those of which something was not found yet, and log what is news."""
+        known = {source.name: source for source in sources}
+        for name in [one for one in self.unmatched if one not in known]:
+            del self.unmatched[name]
+        asked = [
+            source
+            for source in sources
+            if isinstance(source, NamesThings) and self._asked.get(source.name) is not source
+        ]
+        answers = await asyncio.gather(*map(_names, asked))
+        for source, answer in zip(asked, answers, strict=True):
+            if answer is None:
+                continue
+            for sentence in answer:
+                if sentence not in self.unmatched.get(source.name, ()):
+                    logger.warning("a setting names nothing", source=source.name, reason=sentence)
+            self.unmatched[source.name] = answer
+            if not answer:
+                self._asked[source.name] = source
+
+
+async def _names(source: NamesThings) -> list[str] | None:
+    try:
+        return await source.unmatched()
+    except PenstockError:
+        return None  # as below
 
 
 async def _ask(source: Retains, position: str) -> float | None:

@@ -1,13 +1,21 @@
-"""`penstock config check`: is the configuration right? Nothing is started or connected."""
+"""`penstock config check`: is the configuration right? Nothing is started.
 
-from typing import TYPE_CHECKING
+Sources that answer are asked whether what the settings name is there.
+"""
+
+import asyncio
+from typing import TYPE_CHECKING, Final
 
 import typer
 
 from penstock.cli import output
+from penstock.errors import PenstockError
+from penstock.ports import NamesThings
 
 if TYPE_CHECKING:
-    from penstock.cli.config import Settings
+    from penstock.cli.config import Settings, SourceSettings
+
+ANSWER_SECONDS_MAX: Final = 5.0
 
 app = typer.Typer(help="The configuration.", no_args_is_help=True)
 
@@ -29,15 +37,38 @@ def check(
     from penstock.cli.images import remarks
 
     settings = load(config)
+    told = [*remarks(settings), *asyncio.run(_names(settings))]
     if as_json:
-        output.emit({"ok": True, **summary(settings), "remarks": remarks(settings)})
+        output.emit({"ok": True, **summary(settings), "remarks": told})
         return
     console = output.stdout()
     console.print(f"{settings.path} is right.", markup=False)
     for key, value in summary(settings).items():
         console.print(f"  {key}: {value}", markup=False)
-    for remark in remarks(settings):
+    for remark in told:
         console.print(remark, markup=False)
+
+
+async def _names(settings: "Settings") -> list[str]:
+    """What the settings of sources name that is not there; of one that does not answer, that."""
+    if not settings.sources:
+        return ["there is no [sources.NAME]: nothing is captured"]
+    found = await asyncio.gather(*map(_named, settings.sources.values()))
+    named = zip(settings.sources, found, strict=True)
+    return [f"sources.{name}: {one}" for name, told in named for one in told]
+
+
+async def _named(source: "SourceSettings") -> list[str]:
+    opened = source.open()
+    if not isinstance(opened, NamesThings):
+        return []
+    try:
+        async with asyncio.timeout(ANSWER_SECONDS_MAX):
+            return await opened.unmatched()
+    except (PenstockError, TimeoutError):
+        return ["not compared with what is there; `penstock doctor` says why"]
+    finally:
+        await opened.close()
 
 
 def summary(settings: "Settings") -> dict[str, object]:

@@ -11,7 +11,14 @@ from penstock.capture.config import CaptureConfig
 from penstock.capture.gaps import GapWatch
 from penstock.capture.status import SourceStatus, State
 from penstock.capture.supervise import Clock
-from penstock.capture.watch import ASK_SECONDS, LossWatch, Silence, conditions_of, tell_silence
+from penstock.capture.watch import (
+    ASK_SECONDS,
+    LossWatch,
+    NamesWatch,
+    Silence,
+    conditions_of,
+    tell_silence,
+)
 from penstock.cli.last_states import LastStates
 from penstock.cli.remembered import AlertMemory, Remembered
 from penstock.ports import LogReader, SourceState
@@ -63,6 +70,7 @@ class Observer:
         self._silence = Silence()
         self._silent: frozenset[str] = frozenset()
         self._loss = LossWatch()
+        self._names = NamesWatch()
         self._memory = memory
         self._last = last
         remembered = memory.read()
@@ -84,9 +92,11 @@ class Observer:
             await self._clock.sleep(OBSERVE_SECONDS)
 
     async def ask_sources(self) -> None:
-        """Ask the sources how near they are to loss, for as long as capture runs."""
+        """Ask the sources how near they are to loss, and which of their settings name nothing, for
+        as long as capture runs."""
         while True:
             await self._loss.ask(self._supervisor.sources(), await self._log.sources())
+            await self._names.ask(self._supervisor.sources())
             await self._clock.sleep(ASK_SECONDS)
 
     async def read_gaps(self) -> None:
@@ -181,6 +191,7 @@ class Observer:
             "gapsDetected": self._supervisor.gaps.detected.get(name, 0),
             "eventsPerSecond": self._rate(name),
             "lagSeconds": self._lags.get(name),
+            "unmatched": self._names.unmatched.get(name, []),
         }
 
     def _rate(self, source: str) -> float:

@@ -70,6 +70,8 @@ class SourceReport(Struct, frozen=True, kw_only=True, rename="camel"):
     lag_seconds: float | None = None
     """For how long the source may have had what is not captured yet, by its heartbeats and the
     server's positions; None while capture does not answer."""
+    unmatched: list[str] = []
+    """Settings that name nothing which is there, a sentence each."""
     since_change_seconds: float | None = None
     """How far its newest event lies back, by its own clock and ours; None before the first."""
     moved_at_ms: int | None = None
@@ -364,6 +366,7 @@ def _sources(
                 "seconds_to_loss": said["secondsToLoss"],
                 "events_per_second": said["eventsPerSecond"],
                 "lag_seconds": said["lagSeconds"],
+                "unmatched": said["unmatched"],
             }
         if state is not None:
             facts |= {
@@ -466,6 +469,9 @@ def _print(report: Report) -> None:
                     style="yellow",
                     markup=False,
                 )
+            for sentence in source.unmatched:
+                said = f"{source.source}: {sentence}"
+                console.print(said, style="yellow", markup=False, soft_wrap=True)
             if source.message:
                 was = "" if source.last_state is None else f"{source.last_state} before: "
                 style = _STYLES.get(source.state, "")

@@ -21,7 +21,7 @@ from penstock.sources.mongodb.deployment import (
 )
 from penstock.sources.mongodb.failures import lacks, translated
 from penstock.sources.mongodb.positions import parse_position
-from penstock.sources.mongodb.snapshot import collections
+from penstock.sources.mongodb.snapshot import collections, unmatched
 
 VERSION_TESTED = (6, 0)
 
@@ -79,6 +79,8 @@ async def _examine(
             detail=f"{privileges.detail}; what follows it may not see",
             fix=f"as an administrator, run in mongosh: {grant_command(config)}",
         )
+    if privileges.level is not Level.ERROR:
+        checks += Check.names(await unmatched(client, config))
     if privileges.ok:
         checks.append(await _images(config, client, deployment))
 

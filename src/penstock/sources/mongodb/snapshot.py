@@ -40,12 +40,13 @@ from bson.raw_bson import RawBSONDocument
 from msgspec import Struct
 from pymongo.errors import ExecutionTimeout, OperationFailure
 
+from penstock import checks
 from penstock.event import ClusterTime
 from penstock.sources.mongodb.config import MongoSourceConfig
 from penstock.sources.mongodb.cursor import RAW
 from penstock.sources.mongodb.deployment import Client
 from penstock.sources.mongodb.faithful import InexactError
-from penstock.sources.mongodb.namespaces import SYSTEM_DATABASES
+from penstock.sources.mongodb.namespaces import SYSTEM_DATABASES, Namespaces
 
 logger = structlog.get_logger(__name__)
 _LOCK_MS = 1000
@@ -91,6 +92,31 @@ async def collections(
         names = await client[database].list_collection_names(filter={"type": "collection"})
         found += [(database, name) for name in sorted(names) if (database, name) in namespaces]
     return tuple(found)
+
+
+async def unmatched(client: Client, config: MongoSourceConfig) -> list[str]:
+    """As `NamesThings.unmatched`."""
+    reply = await client.admin.command({"listDatabases": 1, "nameOnly": True})
+    databases = sorted({entry["name"] for entry in reply["databases"]} - SYSTEM_DATABASES)
+    if config.database is not None and config.database not in databases:
+        return checks.unmatched([("database", config.database)], databases, lambda _: False)
+    settings = [("include", one) for one in config.include]
+    settings += [("exclude", one) for one in config.exclude]
+    if not settings:
+        return []
+    there = [
+        (database, name)
+        for database in ([config.database] if config.database is not None else databases)
+        for name in await client[database].list_collection_names(filter={"type": "collection"})
+    ]
+
+    def matches(pattern: str) -> bool:
+        one = Namespaces(database=config.database, include=(pattern,), exclude=())
+        return any(namespace in one for namespace in there)
+
+    names = {name for _, name in there} | {".".join(namespace) for namespace in there}
+    names |= {f"{database}.*" for database, _ in there}
+    return checks.unmatched(settings, names, matches)
 
 
 async def read_chunk(

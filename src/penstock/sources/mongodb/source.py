@@ -62,7 +62,7 @@ from penstock.sources.mongodb.ranges import (
     split,
 )
 from penstock.sources.mongodb.session import Session, system_event
-from penstock.sources.mongodb.snapshot import Chunk, collections, read_chunk
+from penstock.sources.mongodb.snapshot import Chunk, collections, read_chunk, unmatched
 from penstock.telemetry import DEAD_LETTERS, DEAD_LETTERS_OUTSTANDING
 
 logger = structlog.get_logger(__name__)
@@ -255,6 +255,18 @@ class MongoSource:
         try:
             async with asyncio.timeout(self._patience.seconds):
                 return await seconds_to_loss(await self._connected(), position)
+        except TimeoutError:
+            raise self._patience.exhausted(self.name) from None
+        except PyMongoError as error:
+            raise self._translated(error) from None
+
+    async def unmatched(self) -> list[str]:
+        """As `NamesThings.unmatched`."""
+        if self.config.scope == Scope():
+            return []
+        try:
+            async with asyncio.timeout(self._patience.seconds):
+                return await unmatched(await self._connected(), self.config)
         except TimeoutError:
             raise self._patience.exhausted(self.name) from None
         except PyMongoError as error:

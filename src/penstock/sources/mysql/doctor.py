@@ -22,6 +22,7 @@ from penstock.sources.mysql.connection import (
     oldest_binlog,
     tables,
     translated,
+    unmatched,
 )
 from penstock.sources.mysql.described import described, forbidden, idle
 from penstock.sources.mysql.failures import LACKS_GRANT, code_of
@@ -308,6 +309,7 @@ def _tables(config: MysqlSourceConfig, connection: Connected) -> list[Check]:
     checks = [
         Check(name="tables", level=Level.OK, detail=f"{len(captured)} tables are captured now")
     ]
+    checks += Check.names(unmatched(connection, config.scope))
     rows = ask(
         connection,
         "SELECT TABLE_SCHEMA, TABLE_NAME FROM information_schema.STATISTICS WHERE NON_UNIQUE = 0 "

@@ -20,6 +20,7 @@ from penstock.sources.mysql.connection import (
     facts,
     oldest_binlog,
     translated,
+    unmatched,
 )
 from penstock.sources.mysql.failures import code_of
 from penstock.sources.mysql.holdings import flavour_of, holdings
@@ -185,3 +186,16 @@ def lost(
     if known.file in binlogs(asking) and not is_ours(source, config, found, known):
         return f"the server was set up anew: its transaction {known.last} is another"
     return None
+
+
+def names_nothing(source: str, config: MysqlSourceConfig) -> list[str]:
+    """As `NamesThings.unmatched`; blocks."""
+    if not (config.include or config.exclude):
+        return []
+    connection = connect(source, config, read_seconds=config.connect_timeout)
+    try:
+        return unmatched(connection, config.scope)
+    except (pymysql.MySQLError, OSError) as error:
+        raise translated(source, config, error) from None
+    finally:
+        discard(connection)

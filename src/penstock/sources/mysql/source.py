@@ -14,7 +14,7 @@ from penstock.sources.mysql.chunks import captured_tables
 from penstock.sources.mysql.config import MysqlSourceConfig
 from penstock.sources.mysql.copying import Name, named
 from penstock.sources.mysql.held import Undone
-from penstock.sources.mysql.history import seconds_to_loss
+from penstock.sources.mysql.history import names_nothing, seconds_to_loss
 from penstock.sources.mysql.positions import is_copying, moved, parse_position
 from penstock.sources.mysql.ranges import RangeReader
 from penstock.sources.mysql.session import Session
@@ -148,6 +148,10 @@ class MysqlSource:
         """As `Retains.seconds_to_loss`: from the age of the server's oldest binlog."""
         known = parse_position(position)
         return await asyncio.to_thread(seconds_to_loss, self.name, self.config, known)
+
+    async def unmatched(self) -> list[str]:
+        """As `NamesThings.unmatched`."""
+        return await asyncio.to_thread(names_nothing, self.name, self.config)
 
     async def _away(self, session: Session, act: Callable[[], T]) -> T:
         """What `act` returns, in a thread, which has ended when this returns."""

@@ -12,6 +12,7 @@ from uuid import uuid4
 
 from msgspec import structs
 
+from penstock import checks
 from penstock.errors import RequestError
 from penstock.sources.store.positions import Copying, Scope
 from penstock.store import Table, View
@@ -29,6 +30,19 @@ def unfollowed(view: View, scope: Scope) -> tuple[str, ...]:
 
 def _captured(view: View, scope: Scope) -> list[Table]:
     return [table for table in view.tables() if table.name in scope]
+
+
+def unmatched(view: View, scope: Scope) -> list[str]:
+    """As `NamesThings.unmatched`."""
+    there = [table.name for table in view.tables()]
+
+    def matches(pattern: str) -> bool:
+        one = Scope(scope.database, (pattern,))
+        return any(name in one for name in there)
+
+    settings = [("include", one) for one in scope.include]
+    settings += [("exclude", one) for one in scope.exclude]
+    return checks.unmatched(settings, there, matches)
 
 
 def whole_copy(view: View, scope: Scope) -> Copying:

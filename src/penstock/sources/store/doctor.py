@@ -6,7 +6,7 @@ from penstock import kv, store
 from penstock.checks import Check, Level
 from penstock.errors import PenstockError
 from penstock.sources.store.config import StoreSourceConfig
-from penstock.sources.store.copying import followed, unfollowed
+from penstock.sources.store.copying import followed, unfollowed, unmatched
 from penstock.sources.store.fit import require_images, require_same
 from penstock.sources.store.positions import parse_position
 from penstock.store import View
@@ -52,6 +52,7 @@ def _tables(name: str, config: StoreSourceConfig, view: View) -> list[Check]:
         require_images(name, view, scope, config.tenant)
     except PenstockError as error:
         checks = [Check.failed("tables", error)]
+    checks += Check.names(unmatched(view, scope))
     if without:
         checks.append(
             Check(

@@ -21,7 +21,7 @@ from penstock.errors import (
 )
 from penstock.event import Commit, Fragment
 from penstock.sources.store.config import StoreSourceConfig
-from penstock.sources.store.copying import followed, named
+from penstock.sources.store.copying import followed, named, unmatched
 from penstock.sources.store.places import place_before, seconds_to_loss
 from penstock.sources.store.positions import parse_position
 from penstock.sources.store.session import Session
@@ -155,6 +155,18 @@ class StoreSource:
         known = parse_position(position)
         db = await self._opened()
         return await self._looked(lambda: seconds_to_loss(db, known))
+
+    async def unmatched(self) -> list[str]:
+        """As `NamesThings.unmatched`."""
+        if not (self.config.include or self.config.exclude):
+            return []
+        db = await self._opened()
+
+        def look() -> list[str]:
+            with db.view() as view:
+                return unmatched(view, self.config.scope)
+
+        return await self._looked(look)
 
     # --- the store -------------------------------------------------------------------------------
 
