@@ -1,6 +1,7 @@
 """Which commands of a server write documents that no change stream tells, and what becomes of the
 rows where others move documents."""
 
+import json
 import uuid
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -9,6 +10,7 @@ import pytest
 from bson import Timestamp
 from pymongo import MongoClient
 
+from penstock.event import SchemaEvent
 from penstock.testing.servers import MongoReplicaSet
 from tests.mongodb.support import folded, reading, stored_rows
 
@@ -108,6 +110,24 @@ async def test_rows_follow_every_command_that_moves_documents(
         client[one]["end"].insert_one({"_id": 1})
         # The copy that some of them need comes after it.
         await read.until(lambda r: folded(r.events) == stored_rows(client[one], captured))
+
+
+async def test_what_never_has_events_says_so_when_it_is_made(
+    server: MongoReplicaSet, client: Client, names: tuple[str, str]
+) -> None:
+    """It would be taken for a collection without rows."""
+    database = client[names[0]]
+    async with reading(server.uri, database=names[0]) as read:
+        database.create_collection("view", viewOn="b", pipeline=[])
+        database.create_collection("series", timeseries={"timeField": "at"})
+        database.create_collection("b")
+        await read.until_events(3)
+    made = {
+        event.collection: json.loads(bytes(event.description)).get("hasNoEvents", False)
+        for event in read.events
+        if isinstance(event, SchemaEvent)
+    }
+    assert made == {"view": True, "series": True, "b": False}
 
 
 def _hidden(client: Client, since: Timestamp, names: tuple[str, str]) -> set[str]:

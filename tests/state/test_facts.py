@@ -6,11 +6,13 @@ import msgspec
 import pytest
 from msgspec import structs
 
-from penstock.errors import HistoryUnknownError
+from penstock.errors import HistoryUnknownError, StateIncompleteError
 from penstock.event import AnyEvent, ChangeEvent, SchemaEvent, SystemEvent
 from penstock.state import facts as facts_module
+from penstock.state.complete import require_complete
 from penstock.state.facts import Facts
 from penstock.state.layout import Name
+from penstock.subscribe.criteria import Criteria
 from tests.state.histories import change, schema, system
 
 A, B = Name("shop", "db", "a"), Name("shop", "db", "b")
@@ -309,6 +311,18 @@ def test_of_renames_that_are_not_remembered_none_is_guessed(
     assert facts.called_now(B, at=3) == B
     assert facts.called_now(Name("shop", "db", "c"), at=3) == Name("shop", "db", "d")
     assert facts.called_now(Name("crm", "db", "a"), at=0) == Name("crm", "db", "a")
+
+
+def test_what_never_has_events_is_unknown_to_who_asks_for_it_and_no_hindrance_to_others() -> None:
+    """A view or a time series: it was created before our eyes, and is not empty for that."""
+    view = schema("shop", "create", "b", {"hasNoEvents": True})
+    facts = known(STARTED, COMPLETED, view)
+    assert require_complete(facts, ["shop"], Criteria()) == [A]
+    with pytest.raises(StateIncompleteError):
+        require_complete(facts, ["shop"], Criteria(collections=frozenset(["b"])))
+    made = schema("shop", "create", "b")
+    facts = known(STARTED, COMPLETED, view, schema("shop", "drop", "b"), made)
+    assert facts.collections[B].whole
 
 
 @pytest.mark.parametrize("how", ["create", "rename"])

@@ -153,6 +153,7 @@ class Facts:
             case "create":
                 self._created(name, sequence, is_empty)
                 self._rows_follow(name, event)
+                self._has_no_events(name, event)
             case "drop":
                 self._emptied(name, sequence)
             case "dropDatabase":
@@ -180,6 +181,12 @@ class Facts:
         known = self.collections.get(name)
         if known is not None and msgspec.json.decode(event.description).get("rowsFollow"):
             self._put(name, structs.replace(_uncopied(known), complete=False))
+
+    def _has_no_events(self, name: Name, event: SchemaEvent) -> None:
+        """The event may say that no row of it is ever told: missing to who asks for it by name."""
+        if msgspec.json.decode(event.description).get("hasNoEvents"):
+            known = structs.replace(self.collections[name], complete=False, left=True)
+            self._put(name, _uncopied(known))
 
     def _emptied(self, name: Name, sequence: int) -> None:
         """The collection has no rows at this place, whatever was known of it."""

@@ -126,7 +126,7 @@ class CollectionFacts(Struct, frozen=True, kw_only=True, omit_defaults=True):
     doubts: tuple[Doubt, ...] = ()
     """Oldest first. A copy that began after one dispels it."""
     left: bool = False
-    """It is not captured any more; its rows are what they were."""
+    """It is not captured any more, and its rows are what they were; or it cannot be captured."""
     lost: int = 0
     """The sequence of the last gap of it alone: a copy that began before proves nothing of it."""
     snapshot: str | None = None

@@ -372,12 +372,15 @@ class Session:
     def _created(self, change: Change) -> Change:
         """Copy a capped collection: cloneCollectionAsCapped fills it without change events.
 
-        Returns the change, which says so.
+        Returns the change, which says so; or that what was made never has any: a view, a time
+        series.
         """
         event = change.event
         facts = json.decode(event.description)  # type: ignore[union-attr]
         made = facts.get("operationDescription", {})
         namespace = (event.database, event.collection)
+        if "viewOn" in made or "timeseries" in made:
+            return _with(change, facts, hasNoEvents=True)
         if made.get("temp") or not made.get("capped") or namespace not in self._config.namespaces:
             return change
         self._copy_anew(namespace, change.token)
