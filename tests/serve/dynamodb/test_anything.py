@@ -15,12 +15,12 @@ from penstock.serve.dynamodb.config import DynamoConfig
 from penstock.serve.dynamodb.endpoint import Endpoint
 from penstock.serve.dynamodb.operations import OPERATIONS
 from penstock.serve.dynamodb.requests import answer
-from penstock.store import KeyType
 from tests.seeds import cases
-from tests.store.support import BOTH
+from tests.serve.dynamodb.test_indexes import index, keys, typed
 
 ARN = "arn:aws:dynamodb:us-east-1:000000000000:table/table"
 KEY: Any = {"id": {"S": "k"}, "n": {"N": "1"}}
+UNITS: Any = {"ReadCapacityUnits": 1, "WriteCapacityUnits": 1}
 EXPRESSED: Any = {
     "ExpressionAttributeNames": {"#v": "v"},
     "ExpressionAttributeValues": {":v": {"M": {"a": {"L": [{"NS": ["1", "2"]}]}}}},
@@ -30,6 +30,7 @@ WRITING: Any = {
     **EXPRESSED,
     "ReturnValues": "ALL_OLD",
     "ReturnConsumedCapacity": "INDEXES",
+    "ReturnItemCollectionMetrics": "SIZE",
     "ReturnValuesOnConditionCheckFailure": "ALL_OLD",
 }
 ONE: Any = {"TableName": "table", "Key": KEY}
@@ -49,13 +50,29 @@ REQUESTS: dict[str, Any] = {
     "GetRecords": {"ShardIterator": "ITERATOR", "Limit": 5},
     "CreateTable": {
         "TableName": "other",
-        "KeySchema": [{"AttributeName": "id", "KeyType": "HASH"}],
-        "AttributeDefinitions": [{"AttributeName": "id", "AttributeType": "S"}],
-        "ProvisionedThroughput": {"ReadCapacityUnits": 1, "WriteCapacityUnits": 1},
+        "KeySchema": keys("id", "n"),
+        "AttributeDefinitions": typed(id="S", n="N", v="S"),
+        "ProvisionedThroughput": UNITS,
+        "LocalSecondaryIndexes": [index("local", "id", "v", projection="KEYS_ONLY")],
+        "GlobalSecondaryIndexes": [
+            {
+                **index("global", "v", projection="INCLUDE", include=["w"]),
+                "ProvisionedThroughput": UNITS,
+            }
+        ],
         "StreamSpecification": {"StreamEnabled": True, "StreamViewType": "KEYS_ONLY"},
         "Tags": [{"Key": "a", "Value": "b"}],
     },
-    "UpdateTable": {"TableName": "table", "BillingMode": "PAY_PER_REQUEST"},
+    "UpdateTable": {
+        "TableName": "table",
+        "BillingMode": "PROVISIONED",
+        "ProvisionedThroughput": UNITS,
+        "AttributeDefinitions": typed(v="S"),
+        "GlobalSecondaryIndexUpdates": [
+            {"Create": {**index("new", "v"), "ProvisionedThroughput": UNITS}},
+            {"Update": {"IndexName": "global", "ProvisionedThroughput": UNITS}},
+        ],
+    },
     "DescribeTable": {"TableName": ARN},
     "DeleteTable": {"TableName": "other"},
     "ListTables": {"Limit": 5, "ExclusiveStartTableName": "aaa"},
@@ -87,9 +104,11 @@ REQUESTS: dict[str, Any] = {
     "TransactGetItems": {"TransactItems": [{"Get": ONE}]},
     "Query": {
         "TableName": "table",
+        "ReturnConsumedCapacity": "INDEXES",
         "KeyConditionExpression": "id = :id AND n BETWEEN :a AND :b",
         "ExpressionAttributeValues": {":id": {"S": "k"}, ":a": {"N": "1"}, ":b": {"N": "3"}},
         "ExclusiveStartKey": KEY,
+        "IndexName": "global",
         "ScanIndexForward": False,
         "Limit": 3,
     },
@@ -125,11 +144,11 @@ ANYTHING = st.recursive(
 def endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Endpoint]:
     path: Path = tmp_path_factory.mktemp("anything") / "store"
     with store.open(path, sweep_seconds=None) as db:
-        db.create_table("table").partition_key("id", KeyType.STRING).sort_key(
-            "n", KeyType.NUMBER
-        ).stream(BOTH).execute()
+        made = Endpoint(db, DynamoConfig(address="127.0.0.1:0"))
+        assert ask(made, "CreateTable", {**REQUESTS["CreateTable"], "TableName": "table"})[0] == 200
         db.put("table", {"id": "k", "n": 1, "v": {"a"}})
-        yield Endpoint(db, DynamoConfig(address="127.0.0.1:0"))
+        yield made
+        made.close()
 
 
 def ask(endpoint: Endpoint, operation: str, request: Any) -> tuple[int, Any]:

@@ -2,8 +2,9 @@
 
 import asyncio
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
+import bloop
 import pytest
 
 from penstock.log.config import LogConfig
@@ -17,6 +18,8 @@ from tests.subscribe.events import commit, one_each, schema
 pytestmark = pytest.mark.slow
 
 TABLE = "shop.db.orders"
+_bloop: Any = bloop
+Base: Any = _bloop.BaseModel
 
 
 def names(records: list[Any]) -> list[str]:
@@ -515,6 +518,25 @@ def test_a_captured_table_exists_to_who_would_create_it(tmp_path: Path) -> None:
         name, text = service.refused("CreateTable", TableName="shop.db.other", **request)
         assert name == "ValidationException"
         assert text.endswith("makes no table: shop.db.other")
+
+
+def test_bloop_binds_a_model_to_a_captured_collection(tmp_path: Path) -> None:
+    class Order(Base):  # type: ignore[misc]
+        class Meta:
+            table_name = TABLE
+            stream: ClassVar[Any] = {"include": {"new", "old"}}
+
+        id = _bloop.Column(_bloop.String, hash_key=True, dynamo_name="_id")
+
+    with captured(tmp_path) as service:
+        service.append(*life())
+        _bloop.Engine(dynamodb=service.client, dynamodbstreams=service.streams).bind(Order)
+        assert Order.Meta.stream["arn"] == service.arn_of(TABLE)
+        found = service.client.describe_table(TableName=TABLE)["Table"]
+        assert found["AttributeDefinitions"] == [{"AttributeName": "_id", "AttributeType": "S"}]
+        for operation in ("DescribeTimeToLive", "DescribeContinuousBackups"):
+            name, _ = service.refused(operation, TableName="shop.db.other")
+            assert name == "ResourceNotFoundException"
 
 
 def test_a_list_of_streams_comes_in_pages(tmp_path: Path) -> None:

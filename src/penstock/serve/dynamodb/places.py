@@ -1,9 +1,16 @@
-"""What requests for a place in a shard say, and how keys are told: the same for every endpoint."""
+"""What every endpoint says alike: of places in shards, of keys, and of what none of them has."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 from penstock.serve.dynamodb.errors import validation
+
+NO_BACKUPS: Final = {
+    "ContinuousBackupsDescription": {
+        "ContinuousBackupsStatus": "DISABLED",
+        "PointInTimeRecoveryDescription": {"PointInTimeRecoveryStatus": "DISABLED"},
+    }
+}
 
 
 def refuse_place(kind: str, request: dict[str, Any]) -> None:

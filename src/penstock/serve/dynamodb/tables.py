@@ -10,7 +10,7 @@ from penstock.serve.dynamodb.errors import WireError, not_found, validation
 from penstock.serve.dynamodb.indexes import described_indexes, key_types
 from penstock.serve.dynamodb.keys import INVALID
 from penstock.serve.dynamodb.names import is_offered, table_id
-from penstock.serve.dynamodb.places import key_schema_of
+from penstock.serve.dynamodb.places import NO_BACKUPS, key_schema_of
 from penstock.serve.dynamodb.schemas import table_schema
 from penstock.serve.dynamodb.updating import IndexChanges, index_changes, refuse_same_units
 from penstock.store import (
@@ -262,12 +262,7 @@ def describe_continuous_backups(endpoint: Endpoint, request: dict[str, Any]) -> 
     """That there are none: clients ask before they look at a table any further."""
     with endpoint.store.view() as inside:
         endpoint.table(inside, endpoint.name(request), named=True)
-    return {
-        "ContinuousBackupsDescription": {
-            "ContinuousBackupsStatus": "DISABLED",
-            "PointInTimeRecoveryDescription": {"PointInTimeRecoveryStatus": "DISABLED"},
-        }
-    }
+    return NO_BACKUPS
 
 
 # --- what a request says of a table ---------------------------------------------------------------

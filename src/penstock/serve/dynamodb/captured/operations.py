@@ -1,4 +1,4 @@
-"""The operations: the four of the streams, and the two by which clients find a table's stream."""
+"""The operations: the four of the streams, and those by which clients find a table's stream."""
 
 from typing import Any, Final
 
@@ -15,12 +15,12 @@ from penstock.serve.dynamodb.captured.names import (
     sequence_number,
     table_name,
 )
-from penstock.serve.dynamodb.captured.reading import has_lost, read_page
+from penstock.serve.dynamodb.captured.reading import has_lost, key_types, read_page
 from penstock.serve.dynamodb.errors import not_found, table_exists, trimmed, validation
 from penstock.serve.dynamodb.iterators import Iterator
 from penstock.serve.dynamodb.model import DATA, STREAMS
 from penstock.serve.dynamodb.names import is_stream_arn
-from penstock.serve.dynamodb.places import first_second, key_schema_of, refuse_place
+from penstock.serve.dynamodb.places import NO_BACKUPS, first_second, key_schema_of, refuse_place
 from penstock.serve.dynamodb.requests import DATA_TARGET, STREAMS_TARGET, Operation, reading
 
 PAGE_MAX: Final = 100
@@ -160,10 +160,7 @@ def list_tables(endpoint: CapturedEndpoint, request: dict[str, Any]) -> dict[str
 
 def describe_table(endpoint: CapturedEndpoint, request: dict[str, Any]) -> dict[str, Any]:
     """What tells a client of a table's newest stream. Of its items nothing is known here."""
-    table = endpoint.names.table_name(request["TableName"])
-    stream = endpoint.shown().by_table.get(table)
-    if stream is None:
-        raise not_found(f"Table: {table} not found")
+    table, stream = _table(endpoint, request)
     described: dict[str, Any] = {
         "TableName": table,
         "TableArn": endpoint.names.table_arn(table),
@@ -173,9 +170,37 @@ def describe_table(endpoint: CapturedEndpoint, request: dict[str, Any]) -> dict[
         "LatestStreamArn": endpoint.arn(stream),
         "LatestStreamLabel": label_of(stream),
     }
+    types = key_types(endpoint.log, endpoint.shown(), stream)
+    if types:
+        described["AttributeDefinitions"] = [
+            {"AttributeName": name, "AttributeType": type_} for name, type_ in types.items()
+        ]
     if stream.last is None:
         described["StreamSpecification"] = {"StreamEnabled": True, "StreamViewType": stream.view}
     return {"Table": described}
+
+
+def describe_time_to_live(endpoint: CapturedEndpoint, request: dict[str, Any]) -> dict[str, Any]:
+    """That nothing expires here: clients ask before they use a table."""
+    _table(endpoint, request)
+    return {"TimeToLiveDescription": {"TimeToLiveStatus": "DISABLED"}}
+
+
+def describe_continuous_backups(
+    endpoint: CapturedEndpoint, request: dict[str, Any]
+) -> dict[str, Any]:
+    """That there are none: clients ask before they use a table."""
+    _table(endpoint, request)
+    return NO_BACKUPS
+
+
+def _table(endpoint: CapturedEndpoint, request: dict[str, Any]) -> tuple[str, Stream]:
+    """A table's name, and its newest stream. Raises WireError."""
+    table = endpoint.names.table_name(request["TableName"])
+    stream = endpoint.shown().by_table.get(table)
+    if stream is None:
+        raise not_found(f"Table: {table} not found")
+    return table, stream
 
 
 def create_table(endpoint: CapturedEndpoint, request: dict[str, Any]) -> dict[str, Any]:
@@ -226,6 +251,10 @@ CAPTURED_OPERATIONS: Final[dict[str, Operation]] = {
     f"{STREAMS_TARGET}.GetRecords": reading(STREAMS["GetRecords"], get_records),
     f"{DATA_TARGET}.ListTables": reading(DATA["ListTables"], list_tables),
     f"{DATA_TARGET}.DescribeTable": reading(DATA["DescribeTable"], describe_table),
+    f"{DATA_TARGET}.DescribeTimeToLive": reading(DATA["DescribeTimeToLive"], describe_time_to_live),
+    f"{DATA_TARGET}.DescribeContinuousBackups": reading(
+        DATA["DescribeContinuousBackups"], describe_continuous_backups
+    ),
     f"{DATA_TARGET}.CreateTable": reading(DATA["CreateTable"], create_table),
 }
 """By the X-Amz-Target header of a request."""

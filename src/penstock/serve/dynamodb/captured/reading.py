@@ -19,6 +19,7 @@ from penstock.serve.dynamodb.captured.names import (
     sequence_number,
     table_name,
 )
+from penstock.serve.dynamodb.captured.values import key_of
 from penstock.serve.dynamodb.errors import WireError, trimmed, unavailable, validation
 from penstock.serve.dynamodb.iterators import Iterator
 from penstock.wire import Block
@@ -83,6 +84,25 @@ def read_page(
     if shown.failure and not page.records and not page.ended and read_before(page.after) >= until:
         raise unavailable(f"The index of streams does not go on: {shown.failure}")
     return page
+
+
+def key_types(log: CapturedLog, shown: Shown, stream: Stream) -> dict[str, str]:
+    """The types of a stream's key attributes, as its newest record has them; none when the log has
+    not that record any more."""
+    newest = stream.newest
+    if newest <= log.bounds_now().trimmed:
+        return {}
+    try:
+        blocks = _blocks(log, shown, newest - 1, newest)
+    except WireError:
+        return {}  # it is trimmed by now
+    return {
+        name: kind
+        for block in blocks
+        for _, event in _changes(block, stream.name)
+        for name, value in key_of(event.key).attributes.items()
+        for kind in value
+    }
 
 
 def _fill(
