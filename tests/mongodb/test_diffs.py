@@ -113,8 +113,7 @@ def _mutated(rng: random.Random, document: Document) -> Document:
 
 
 def _folded(read: Reading) -> dict[str, Any]:
-    """The rows after all changes, and after the compositions of the updates of each; None where
-    one is not known."""
+    """The rows after all changes; None where one is not known."""
     rows: dict[str, Any] = {}
     for event in read.changes:
         if event.full_document is not None:
