@@ -153,10 +153,10 @@ async def test_who_may_follow_nothing_is_forbidden(tmp_path: Path, transport: st
 async def test_who_never_says_who_it_is_gets_nothing_and_is_recorded(
     tmp_path: Path, transport: str
 ) -> None:
-    """E15: 4401 for who asks before, 4408 for silence; and who goes away is recorded too."""
+    """E15: 4401 for who asks before; and who goes away is recorded too."""
     record = tmp_path / "record.jsonl"
     issue(tmp_path / "access.json", "right")
-    async with shop(tmp_path, record=record, captures={"init_timeout": 0.2}) as served:
+    async with shop(tmp_path, record=record) as served:
         async with socket(served, transport) as connection:
             payload = {"query": "subscription { onDataChange { progress } }"}
             await send(connection, "subscribe", id="s", payload=payload)
@@ -164,11 +164,21 @@ async def test_who_never_says_who_it_is_gets_nothing_and_is_recorded(
         async with socket(served, transport) as connection:
             await send(connection, "ping")
             assert (await said(connection))["type"] == "pong"
-            assert (await closed(connection))[0] == 4408
-        async with socket(served, transport):
-            pass
-        assert await recorded(record, 3) == [("", False, "access.unauthenticated")] * 3
+        assert await recorded(record, 2) == [("", False, "access.unauthenticated")] * 2
         assert served.captures.subscriptions == 0
+
+
+@TRANSPORTS
+async def test_who_says_nothing_is_sent_away_and_is_recorded(
+    tmp_path: Path, transport: str
+) -> None:
+    """E15: 4408."""
+    record = tmp_path / "record.jsonl"
+    issue(tmp_path / "access.json", "right")
+    async with shop(tmp_path, record=record, captures={"init_timeout": 0.2}) as served:
+        async with socket(served, transport) as connection:
+            assert (await closed(connection))[0] == 4408
+        assert await recorded(record, 1) == [("", False, "access.unauthenticated")]
 
 
 @TRANSPORTS
