@@ -20,11 +20,11 @@ from penstock.subscribe.captures import Boundary, Hub, Session, parse_request
 from penstock.subscribe.captures import lane as lane_module
 from penstock.subscribe.captures import routing as routes
 from penstock.subscribe.captures.lane import Lane
-from penstock.subscribe.captures.matching import Match, Matcher, Plan, keys_of
+from penstock.subscribe.captures.matching import Match, Matcher, Plan
 from penstock.subscribe.captures.routing import Routes
 from penstock.subscribe.captures.since import Start
 from penstock.subscribe.scope import EVERYTHING, Grant, Scope, Verb
-from penstock.wire import Block, Stream
+from penstock.wire import Block, Stream, key_shown
 from tests import waiting
 from tests.captures.support import (
     add,
@@ -240,7 +240,8 @@ def test_a_key_is_looked_up_as_its_reader_sees_it() -> None:
     (block,) = blocks_of([[commit(change(1))]])
     mask = scope.mask(block.stream(0))
     assert mask is not None
-    (shown, _) = keys_of(block, 0, mask)
+    stream, key = block.stream(0), block.cell(0, "key")
+    shown, _ = key_shown(key, mask, (stream.source, stream.database, stream.collection))
     for key, expected in ((json.loads(shown), [0]), (1, None)):
         site = {"entityPrimaryKey": key}
         lane = Asked([[{"area": "data", "site": site}]], scope, gated=False)

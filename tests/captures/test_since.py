@@ -12,7 +12,7 @@ from msgspec import structs
 from penstock.errors import GapError, RequestError, TrimmedError
 from penstock.event import ChangeEvent
 from penstock.subscribe.captures import Since, parse_request
-from penstock.subscribe.captures.matching import spellings_of
+from penstock.subscribe.captures.keys import spellings_of
 from penstock.subscribe.captures.since import resolve
 from penstock.wire import Block
 from tests.captures.support import (

@@ -12,12 +12,12 @@ import msgspec
 
 from penstock.errors import GapError, RenamedError, RequestError
 from penstock.event import Kind, Operation
+from penstock.subscribe.captures.keys import forms_of, forms_of_stored
 from penstock.subscribe.captures.requests import (
     Area,
     CaptureRequest,
     Container,
     Site,
-    is_finite,
 )
 from penstock.subscribe.captures.touched import meets, touched
 from penstock.subscribe.scope import EVERYTHING, Scope, Verb
@@ -307,8 +307,8 @@ def _add(plan: Plan, site: Site, stream: Stream, request: int) -> None:
     if not site.keys:
         plan.conditional.append(condition)
         return
-    for spelling in {one for key in site.keys for one in spellings_of(key)}:
-        plan.by_key.setdefault(spelling, []).append(condition)
+    for form in {one for key in site.keys for one in forms_of(key)}:
+        plan.by_key.setdefault(form, []).append(condition)
 
 
 def _operates(wanted: frozenset[str], operation: str, upserts: bool) -> bool:
@@ -322,40 +322,15 @@ def _operates(wanted: frozenset[str], operation: str, upserts: bool) -> bool:
     )
 
 
-def spellings_of(key: object) -> list[bytes]:
-    """The value of a key, or a whole key, in every way in which a log may have written it.
-
-    A number is the same key whatever type it was stored in: MongoDB's index compares it so.
-    """
-    if isinstance(key, dict) and not _is_wrapped(cast("dict[str, Any]", key)):
-        return [msgspec.json.encode(key)]
-    values: list[Any] = [key]
-    if isinstance(key, (int, float)) and not isinstance(key, bool) and is_finite(key):
-        number = int(key)
-        if key == number:
-            values = [number, float(number), {"$numberLong": str(number)}]
-    return [msgspec.json.encode(value) for value in values]
-
-
-def _is_wrapped(key: Mapping[str, Any]) -> bool:
-    return any(name.startswith("$") for name in key)
-
-
-def _value_of(key: bytes) -> bytes | None:
-    """The value of a key of one field, as it is written; None for a key of several."""
-    fields = msgspec.json.decode(key, type=dict[str, msgspec.Raw])
-    return bytes(next(iter(fields.values()))) if len(fields) == 1 else None
-
-
 def keys_of(block: Block, i: int, mask: Mask | None) -> tuple[bytes, ...]:
-    """What requests may call the key of entry `i`: as it is, and the value of its only field."""
+    """What requests may call the key of entry `i`, in the forms of `keys`: whole, and the value of
+    its only field."""
     key = block.cell(i, "key")
     if mask is not None:
         # A guess at what is hidden in it is a key that is not there.
         stream = block.stream(i)
         key, _ = key_shown(key, mask, (stream.source, stream.database, stream.collection))
-    value = _value_of(key) if key else None
-    return (key,) if value is None else (key, value)
+    return forms_of_stored(key) if key else ()
 
 
 def _looked_at(plan: Plan, block: Block, i: int, code: int) -> int:

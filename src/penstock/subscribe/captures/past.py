@@ -21,7 +21,8 @@ from penstock.errors import GapError, HistoryUnknownError
 from penstock.event import ChangeEvent, Kind, Operation, SchemaEvent
 from penstock.ports import LogReader
 from penstock.progress import Progress
-from penstock.subscribe.captures.matching import Match, Matcher, spellings_of
+from penstock.subscribe.captures.keys import spellings_of
+from penstock.subscribe.captures.matching import Match, Matcher
 from penstock.subscribe.captures.requests import Area, CaptureRequest, Criterion, Site
 from penstock.subscribe.current import CurrentRow
 from penstock.subscribe.scope import EVERYTHING, Scope, Verb

@@ -1,0 +1,127 @@
+"""Which key a request means, however it is written. Pure.
+
+A number is the same key whatever type it was stored in, and with however many zeros at its end: a
+primary key of SQL is a DECIMAL of some scale, and MongoDB's index compares numbers so. The fields
+of a key of several have no order of their own; those of a document that is one field's value have.
+"""
+
+from collections.abc import Iterator, Mapping
+from decimal import Context, Decimal, InvalidOperation
+from itertools import islice, permutations, product
+from typing import Any, Final, cast
+
+import msgspec
+
+from penstock.subscribe.captures.requests import is_finite
+
+SPELLINGS_MAX: Final = 10_000
+"""How many ways of writing a key are looked up at most."""
+_SCALE_MAX: Final = 30
+"""Of a DECIMAL, in MariaDB and MySQL."""
+_DIGITS_MAX: Final = 400
+"""Longer numbers are compared by their exponent."""
+_NUMBERS: Final = frozenset({"$numberLong", "$numberInt", "$numberDecimal", "$numberDouble"})
+
+
+def forms_of(key: object) -> list[bytes]:
+    """What a request's key is compared by: as the value of a key's only field, and of an object as
+    a whole key, too."""
+    forms = [_form("value", _plain(key))]
+    if isinstance(key, dict) and not _is_wrapped(cast("dict[str, Any]", key)):
+        forms.append(_whole(cast("dict[str, Any]", key)))
+    return forms
+
+
+def forms_of_stored(key: bytes) -> tuple[bytes, ...]:
+    """What the key of an entry is compared by."""
+    fields: dict[str, Any] = msgspec.json.decode(key)
+    whole = _whole(fields)
+    if len(fields) != 1:
+        return (whole,)
+    return whole, _form("value", _plain(next(iter(fields.values()))))
+
+
+def spellings_of(key: object) -> list[bytes]:
+    """The value of a key, or a whole key, in the ways in which a log may have written it."""
+    if not isinstance(key, dict) or _is_wrapped(cast("dict[str, Any]", key)):
+        return [msgspec.json.encode(one) for one in _written(key, decimals=True)]
+    fields = cast("dict[str, Any]", key)
+    decimals = len(fields) <= 2
+    values = {name: _written(one, decimals=decimals) for name, one in fields.items()}
+    found = (
+        msgspec.json.encode(dict(zip(names, each, strict=True)))
+        for names in permutations(fields)
+        for each in product(*(values[name] for name in names))
+    )
+    return list(islice(found, SPELLINGS_MAX))
+
+
+def _whole(fields: Mapping[str, Any]) -> bytes:
+    return _form("key", sorted((name, _plain(value)) for name, value in fields.items()))
+
+
+def _form(kind: str, value: object) -> bytes:
+    return msgspec.json.encode([kind, value])
+
+
+def _plain(value: object) -> object:
+    """A value with its numbers in one form."""
+    number = _number(value)
+    if number is not None:
+        # No other value is an object here.
+        plain = number.normalize(Context(prec=len(number.as_tuple().digits)))
+        return {"N": f"{plain:f}" if abs(plain.adjusted()) < _DIGITS_MAX else str(plain)}
+    if isinstance(value, dict):
+        return [[name, _plain(one)] for name, one in cast("dict[str, Any]", value).items()]
+    if isinstance(value, list):
+        return ["list", *map(_plain, cast("list[Any]", value))]
+    return value
+
+
+def _number(value: object) -> Decimal | None:
+    text = ""
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        text = repr(value) if isinstance(value, float) else str(Decimal(value))
+    elif isinstance(value, dict) and len(cast("dict[str, Any]", value)) == 1:
+        ((name, one),) = cast("dict[str, Any]", value).items()
+        text = one if name in _NUMBERS and isinstance(one, str) else ""
+    try:
+        number = Decimal(text)
+    except InvalidOperation:
+        return None
+    if not number.is_finite():
+        return None
+    return abs(number) if number.is_zero() else number
+
+
+def _written(value: object, *, decimals: bool) -> list[Any]:
+    """A value in the ways in which a log may have written it."""
+    number = _number(value)
+    if number is None or not _is_writable(value):
+        return [value]
+    found: list[Any] = [value]
+    if number == number.to_integral_value() and abs(number) < 1 << 1000:
+        whole = int(number)
+        found += [whole, {"$numberLong": str(whole)}]
+        if is_finite(whole):
+            found.append(float(whole))
+    if decimals:
+        found += [{"$numberDecimal": one} for one in _scaled(number)]
+    return found
+
+
+def _is_writable(value: object) -> bool:
+    """Whether JSON can write it."""
+    return not isinstance(value, (int, float)) or is_finite(value)
+
+
+def _scaled(number: Decimal) -> Iterator[str]:
+    exponent = number.normalize().as_tuple().exponent
+    scale = -exponent if isinstance(exponent, int) and exponent < 0 else 0
+    if number.adjusted() < 65:
+        for more in range(scale, _SCALE_MAX + 1):
+            yield f"{number:.{more}f}"
+
+
+def _is_wrapped(key: Mapping[str, Any]) -> bool:
+    return any(name.startswith("$") for name in key)
