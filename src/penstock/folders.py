@@ -10,6 +10,14 @@ from pathlib import Path
 from penstock.errors import ConfigError
 
 
+def no_place(path: Path, error: OSError) -> ConfigError:
+    """The error where nothing can be written at `path`."""
+    return ConfigError(
+        f"{path} cannot be written to: {error.strerror} ({error.filename}). Nothing was started. "
+        f"Name a folder that this user may write to, or may make."
+    )
+
+
 @contextmanager
 def appearing(target: Path) -> Generator[Path]:
     """A new folder to fill: at the end of the block it is on the disk, and stands at `target`.
@@ -56,9 +64,15 @@ def appearing(target: Path) -> Generator[Path]:
 
 
 def make_folder(folder: Path, *, mode: int = 0o777) -> None:
-    """Have a folder; those that this makes have names that survive a power cut when it returns."""
+    """Have a folder; those that this makes have names that survive a power cut when it returns.
+
+    Raises ConfigError where it cannot be made.
+    """
     missing = [one for one in (folder, *folder.parents) if not one.exists()]
-    folder.mkdir(mode=mode, parents=True, exist_ok=True)
+    try:
+        folder.mkdir(mode=mode, parents=True, exist_ok=True)
+    except OSError as error:
+        raise no_place(folder, error) from None
     for one in missing:
         sync_folder(one.parent)
 

@@ -26,6 +26,7 @@ from penstock.errors import (
     LogFullError,
     LogLockedError,
 )
+from penstock.folders import make_folder
 
 if TYPE_CHECKING:
     Transaction = lmdb.Transaction[bytes]
@@ -451,7 +452,7 @@ def open_env(path: Path, *, map_bytes: int = MAP_BYTES, create: bool, kind: Kind
         env = _registry.get(path)
         if env is None or env.stale():
             if create:
-                path.mkdir(mode=0o700, parents=True, exist_ok=True)
+                make_folder(path, mode=0o700)
             elif not exists(path):
                 raise LogError(f"there is no {kind.name} at {path}")
             refuse_network_filesystem(path)

@@ -240,8 +240,8 @@ def test_a_key_is_looked_up_as_its_reader_sees_it() -> None:
     (block,) = blocks_of([[commit(change(1))]])
     mask = scope.mask(block.stream(0))
     assert mask is not None
-    stream, key = block.stream(0), block.cell(0, "key")
-    shown, _ = key_shown(key, mask, (stream.source, stream.database, stream.collection))
+    stream, stored = block.stream(0), block.cell(0, "key")
+    shown, _ = key_shown(stored, mask, (stream.source, stream.database, stream.collection))
     for key, expected in ((json.loads(shown), [0]), (1, None)):
         site = {"entityPrimaryKey": key}
         lane = Asked([[{"area": "data", "site": site}]], scope, gated=False)

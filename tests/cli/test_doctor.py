@@ -55,6 +55,27 @@ def test_a_disk_without_space_is_named(capsys: pytest.CaptureFixture[str], tmp_p
     assert finding["fix"]
 
 
+def test_a_log_that_cannot_be_made_there_is_an_error_to_doctor_and_a_sentence_to_run(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """Under a file, or in the place of one."""
+    (tmp_path / "file").write_text("")
+    source = '[sources.shop]\ntype = "script"\n' + FREE_PORTS
+    for path in ("file/log", "file"):
+        text = f'[log]\npath = "{path}"\n{source}'
+        code, findings = examined(capsys, tmp_path, text)
+        (finding,) = [one for one in findings if one["about"] == "log"]
+        assert (code, finding["level"], finding["name"]) == (1, "error", "path")
+        done = penstock(
+            *(capsys, "run", "--config", str(configure(tmp_path, text)), "--one-process")
+        )
+        assert done.code == 2
+        said = " ".join(done.err.split())
+        assert "cannot be written to: " in said
+        assert "Name a folder that this user may write to" in said
+        assert "Traceback" not in said
+
+
 def test_a_warning_is_no_error(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     text = '[log]\nretention_bytes = "900TiB"\n[sources.shop]\ntype = "script"' + FREE_PORTS
     done = penstock(capsys, "doctor", "--config", str(configure(tmp_path, text)))

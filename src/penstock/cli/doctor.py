@@ -3,6 +3,7 @@
 import asyncio
 import importlib
 import importlib.util
+import os
 import shutil
 import socket
 from collections.abc import Callable, Coroutine, Sequence
@@ -100,6 +101,10 @@ def _log(settings: "Settings") -> list[Finding]:
     path = settings.log.path
     # What does not exist yet will be created inside the nearest folder that does.
     folder = next(place for place in (path, *path.parents) if place.exists())
+    why = _unwritable(folder)
+    if why is not None:
+        fix = "set [log] path to a folder that this user may write to, or may make"
+        return [Finding(about="log", name="path", level=Level.ERROR, detail=why, fix=fix)]
     found: list[Finding] = []
     try:
         refuse_network_filesystem(folder)
@@ -144,6 +149,17 @@ def _log(settings: "Settings") -> list[Finding]:
         )
     )
     return found
+
+
+def _unwritable(folder: Path) -> str | None:
+    """Why nothing can be made in `folder`; None where something can."""
+    if not folder.is_dir():
+        return f"{folder} is no folder"
+    if os.statvfs(folder).f_flag & os.ST_RDONLY:
+        return f"{folder} is on a file system that is mounted read-only"
+    if not os.access(folder, os.W_OK | os.X_OK):
+        return f"this user may not write to {folder}"
+    return None
 
 
 def _used(path: Path) -> int:

@@ -32,6 +32,7 @@ from penstock.errors import (
     OutdatedFormatError,
     RequestError,
 )
+from penstock.folders import make_folder
 from penstock.log import LmdbLog, LmdbLogReader
 from penstock.log.lmdb import lock_log
 from penstock.ports import Above, Bounds, ChangeLog, Checkpoint, CheckpointStore
@@ -167,7 +168,7 @@ async def _claimed(settings: Settings, store: CheckpointStore, writer: str) -> A
     """
     instance = instance_of(settings)
     # Claimed only by the process that will write here; the log's own lock is taken on opening it.
-    settings.log.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    make_folder(settings.log.path, mode=0o700)
     os.close(lock_log(settings.log.path))
     deadline = time.monotonic() + PATIENCE_SECONDS
     while True:

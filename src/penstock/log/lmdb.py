@@ -16,7 +16,7 @@ from penstock.clocks import Clock, SystemClock
 from penstock.disks import refuse_network_filesystem
 from penstock.errors import LogError, LogLockedError, OutdatedFormatError
 from penstock.event import Commit, Fragment
-from penstock.folders import sync_folder
+from penstock.folders import make_folder, sync_folder
 from penstock.kv import Env, Transaction
 from penstock.locks import hold
 from penstock.log.above import beginning
@@ -332,8 +332,7 @@ class LmdbLogReader(_AsyncReads):
 
 def _make_folder(path: Path) -> None:
     if not path.is_dir():
-        path.mkdir(mode=0o700, parents=True)
-        sync_folder(path.parent)
+        make_folder(path, mode=0o700)
 
 
 def lock_log(path: Path) -> int:
