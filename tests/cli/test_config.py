@@ -431,3 +431,22 @@ def test_pipelines_side_by_side_are_accepted(tmp_path: Path) -> None:
 )
 def test_a_pipeline_stands_in_its_own_folder(tmp_path: Path, more: str) -> None:
     assert list(accepted(tmp_path, pipelines(f"path = 'a'\n{more}")).pipelines) == ["a"]
+
+
+@pytest.mark.parametrize(
+    ("uri", "more", "database"),
+    [
+        ("mongodb://h/trails?replicaSet=r", "", "trails"),
+        ("mongodb://u:p%2Fq@h,i:1/tr%61ils", "", "trails"),
+        ("mongodb://h/trails", "database = 'other'", "other"),
+        ("mongodb://u:p@h/admin", "", "audit"),
+        ("mongodb://h/?replicaSet=r", "", "audit"),
+        ("mongodb://h", "", "audit"),
+    ],
+)
+def test_a_trail_is_in_the_database_that_its_uri_names(
+    tmp_path: Path, uri: str, more: str, database: str
+) -> None:
+    trail = f"[pipelines.t]\nsource = 'shop'\nto = 'audit'\nuri = '{uri}'\n{more}\n"
+    settings = accepted(tmp_path, f"[sources.shop]\ntype = 'script'\n{trail}")
+    assert settings.audit_pipelines["t"].database == database

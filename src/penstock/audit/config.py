@@ -1,7 +1,9 @@
 """Where a trail is, and how it is kept."""
 
 import re
-from typing import Literal
+from collections.abc import Mapping
+from typing import Any, Literal, cast
+from urllib.parse import unquote
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from pydantic import Field, SecretStr, field_validator, model_validator
@@ -20,7 +22,12 @@ class TrailConfig(PatienceConfig):
         description="Connection string of the MongoDB that keeps the trail; its user needs "
         "readWrite on the database."
     )
-    database: str = Field("audit", min_length=1, description="The trail's database.")
+    database: str = Field(
+        "audit",
+        min_length=1,
+        description="The trail's database; without it, the one that `uri` names, unless that is "
+        "admin, where users are kept.",
+    )
     records: str = Field(
         "row_changes",
         min_length=1,
@@ -76,6 +83,18 @@ class TrailConfig(PatienceConfig):
         description="A secret of 16 characters or more, under which the chain's hashes are made: "
         "whoever writes to the database and does not have it cannot forge a chain.",
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_uri(cls, given: Any) -> Any:
+        """With the database of `uri`, where none is given."""
+        if not isinstance(given, Mapping) or "database" in given:
+            return cast("object", given)
+        settings = cast("Mapping[str, Any]", given)
+        uri: Any = settings.get("uri", "")
+        text = uri.get_secret_value() if isinstance(uri, SecretStr) else str(uri)
+        database = unquote(text.partition("://")[2].partition("/")[2].partition("?")[0])
+        return {**settings, "database": database} if database not in {"", "admin"} else settings
 
     @field_validator("records", "offsets", "database")
     @classmethod
