@@ -90,9 +90,16 @@ def run(
     stop = threading.Event()
     with _signals(stop), shown(addresses, meter):
         teller = Teller(as_json=as_json, stop=stop)
-        spark = local_session(
-            app_name=f"penstock {' '.join(chosen)}"[:100], master=master, settings=spark_settings
-        )
+        try:
+            spark = local_session(
+                app_name=f"penstock {' '.join(chosen)}"[:100],
+                master=master,
+                settings=spark_settings,
+            )
+        except Exception:
+            if stop.is_set():
+                return  # the JVM got the signal too, before it could ignore it; nothing had begun
+            raise
         with (
             _signals(stop),  # PySpark took SIGINT for itself
             screen(chosen, service, credentials, once=once, wanted=not as_json) as drawn,

@@ -5,7 +5,7 @@ import re
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from penstock.errors import ConfigError
 from penstock.spark.java import java_environment
@@ -99,7 +99,8 @@ def local_session(
     `master` is where the work is done, as Spark writes it; without it that is what `settings`,
     spark-submit or `users_own` say, else this machine. A new session has SETTINGS, and
     LOCAL_SETTINGS on this machine; what the user tells Spark wins over them, and `settings` over
-    all. A running one keeps what it was started with, but for `settings`.
+    all. A running one keeps what it was started with, but for `settings`. A JVM that is started
+    here ends with this process, and not by a SIGTERM of its own.
 
     Where no spark-submit has done so, it sets what `java_environment` says and, if not set,
     PYSPARK_DRIVER_PYTHON and, on this machine, PYSPARK_PYTHON, for this process and its children.
@@ -127,7 +128,20 @@ def local_session(
     builder = SparkSession.builder.appName(app_name)
     for name, value in chosen.items():
         builder = builder.config(name, value)
-    return builder.getOrCreate()
+    session = builder.getOrCreate()
+    _outlast_sigterm(session)
+    return session
+
+
+def _outlast_sigterm(session: "SparkSession") -> None:
+    """Have the JVM that this process started ignore SIGTERM.
+
+    systemd and `timeout` send it to all processes at once, and we still need the JVM for the batch
+    under way. It ends with us, however that comes: its standard input is a pipe of ours.
+    """
+    jvm: Any = session._jvm  # pyright: ignore[reportPrivateUsage]
+    signals = jvm.sun.misc
+    signals.Signal.handle(signals.Signal("TERM"), signals.SignalHandler.SIG_IGN)
 
 
 def require_driver(spark: "SparkSession") -> None:
