@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from penstock.spark.config import TablePipelineConfig
+from penstock.spark.config import TablePipelineConfig, table_name_of
 from penstock.spark.table.lake import Lake, lake_of
 from tests.spark.catalogs import delta_session, in_catalog
 
@@ -48,6 +48,6 @@ class CatalogPlace:
         return lake
 
     def path(self, config: TablePipelineConfig, table: str) -> str:
-        name = f"penstock_{table}_p" if table in {"rejects", "standing"} else table
+        name = f"penstock_{table}_p" if table in {"rejects", "standing"} else table_name_of(table)
         (row,) = self.spark.sql(f"DESCRIBE DETAIL {self.schema}.{name}").collect()
         return str(row["location"])

@@ -254,7 +254,8 @@ class LakeContract:
         for sequence in range(3):
             world.apply(sequence, sequence + 1)
         stored = DeltaTable(world.place.path(world.config, "orders"))
-        dataset, whole = stored.to_pyarrow_dataset(), stored.to_pyarrow_table()
+        dataset = cast("Any", stored).to_pyarrow_dataset()
+        whole = stored.to_pyarrow_table()
         conditions: list[tuple[list[int], Any]] = [
             ([1], compute.field("d") == 2),
             ([1], compute.field("f") < 5),
@@ -268,6 +269,21 @@ class LakeContract:
         ]
         for keys, condition in conditions:
             assert dataset.to_table(filter=condition)["_id"].to_pylist() == keys, condition
+
+    def test_collections_with_long_names_are_tables_of_their_own(self, place: Place) -> None:
+        long = "заказы_клиентов_за_прошлый_квартал_по_всем_регионам"
+        names = (long, f"{long}_2", f"{long}_3", "orders")
+        world = World(place, *names)
+        world.entries.commit(
+            *(change(at, "insert", {"_id": at}, collection=name) for at, name in enumerate(names))
+        )
+        world.entries.commit(
+            *(change(9, "insert", {"_id": 9, "n": 9}, collection=name) for name in names)
+        )
+        world.apply(0, len(names))
+        world.apply(len(names))
+        for at, name in enumerate(names):
+            assert set(world.rows(name)) == {("db", f'{{"_id":{at}}}'), ("db", '{"_id":9}')}
 
     def test_an_event_that_finds_no_row_moves_its_table_on(self, place: Place) -> None:
         """Or a replay would not know of it, and bring rows that were dropped."""

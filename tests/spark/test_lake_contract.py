@@ -7,17 +7,24 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from deltalake import DeltaTable
 from pydantic import ValidationError
 
 from penstock.cli.places import beside, clash
 from penstock.errors import ConfigError
-from penstock.spark.config import TablePipelineConfig, table_name_of
+from penstock.spark.config import (
+    ReplicatePipelineConfig,
+    TablePipelineConfig,
+    folder_of,
+    table_name_of,
+)
 from penstock.spark.table.catalog import Catalog
 from penstock.spark.table.lake import Folders, Lake, lake_of
 from penstock.testing.servers import DELTA, ServerUnavailableError
 from tests.spark.cluster import ROOT
 from tests.spark.lake_commands import LakeCommands, LongLakeCommands
-from tests.spark.lake_contract import LakeContract, LongLakeContract, Place
+from tests.spark.lake_contract import LakeContract, LongLakeContract, Place, World
+from tests.spark.tables import change
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -50,6 +57,44 @@ class TestFolders(LakeContract, LongLakeContract, LakeCommands, LongLakeCommands
     @pytest.fixture
     def place(self, tmp_path: Path) -> Place:
         return FolderPlace(tmp_path)
+
+
+def test_a_folder_that_does_not_say_its_name_has_a_table_that_does(tmp_path: Path) -> None:
+    fits, long = "a" * 255, "ж" * 43
+    assert folder_of(fits) == fits
+    assert len(folder_of(long)) == 255
+    assert folder_of(long) != folder_of(f"{long}ж")
+    world = World(FolderPlace(tmp_path), long, "orders")
+    for key in range(3):
+        fields = {f"f{key}": 1}  # a merge that adds a column has delta-rs forget the name
+        world.entries.commit(change(key, "insert", {"_id": key, **fields}, collection=long))
+        world.apply(key)
+    world.entries.commit(change(9, "insert", {"_id": 9}, collection=long))
+    world.apply(3)
+    table = DeltaTable(tmp_path / "lake" / folder_of(long))
+    assert table.metadata().name == long
+    assert table.to_pyarrow_table().num_rows == 4
+
+
+@pytest.mark.parametrize(
+    ("uri", "length_max"), [("postgresql://h/d", 63), ("mysql://h/d", 64), ("mariadb://h/d", 64)]
+)
+def test_a_table_of_a_replica_has_a_name_that_its_server_takes(uri: str, length_max: int) -> None:
+    def config(**more: str) -> ReplicatePipelineConfig:
+        return ReplicatePipelineConfig.model_validate(
+            {"to": "replicate", "source": "shop", "uri": uri, **more}
+        )
+
+    fits = "a" * length_max
+    assert config().table_of("db", fits) == fits
+    long = config().table_of("db", f"{fits}a")
+    assert len(long) == length_max
+    assert long != config().table_of("db", f"{fits}b")
+    told = config(table="{database}_{collection}")
+    assert told.table_of("db", fits) != told.table_of("dc", fits)
+    for letter in "ж中-":
+        wide = config().table_of("db", letter * 65)
+        assert len(wide.encode() if length_max == 63 else wide) <= length_max
 
 
 def catalog_cases(folder: Path, *arguments: str) -> None:

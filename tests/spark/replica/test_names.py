@@ -183,3 +183,16 @@ def test_no_two_columns_are_told_apart_that_the_server_takes_for_one(
             cursor.execute(
                 "CREATE TEMPORARY TABLE made (`\u0391\u03a3` int, `\u03b1\u03c3` int) ENGINE=MEMORY"
             )
+
+
+def test_collections_with_long_names_have_tables_of_their_own(named: Named, start: Any) -> None:
+    """Names that a server takes stay; the others are short enough for its files, too."""
+    replica, entries = named.replica, Entries()
+    names = [f"{letter * 64}{end}" for letter in "aж中-" for end in ("", "1", "2")]
+    entries.commit(
+        *(change(at, "insert", {"_id": at}, collection=name) for at, name in enumerate(names))
+    )
+    driver: Driver = start(entries)
+    assert driver.apply().rejected == 0
+    tables = [driver.config.table_of("db", name) for name in names]
+    assert [list(replica.rows(table)) for table in tables] == [[at] for at in range(len(names))]

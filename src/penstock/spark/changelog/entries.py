@@ -13,7 +13,6 @@ folder can hold neither every name nor an empty one, and readers take a folder's
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 # pyright: reportUnknownArgumentType=false
 
-import hashlib
 from collections.abc import Iterator, Sequence
 from datetime import date, timedelta
 from typing import Any, Final
@@ -23,7 +22,7 @@ import pyarrow as pa
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from penstock.spark.config import folder_of
+from penstock.spark.config import folder_of, shortened
 from penstock.spark.table.arrow import Field, arrow, compute
 from penstock.wire import ARROW_SCHEMA
 
@@ -93,11 +92,7 @@ def collection_folder(collection: str | None) -> str:
     """The folder of a collection. Names that differ stay different, but for case."""
     if not collection:
         return _NO_COLLECTION
-    folder = folder_of(collection)
-    if len(folder) <= _FOLDER_MAX:
-        return folder
-    digest = hashlib.sha256(collection.encode()).hexdigest()
-    return f"{folder[: _FOLDER_MAX - 33]}~{digest[:32]}"
+    return shortened(folder_of(collection), collection, length_max=_FOLDER_MAX)
 
 
 def as_rows(entries: pa.Table, schema: pa.Schema = ENTRY_SCHEMA) -> pa.Table:

@@ -14,7 +14,7 @@ from penstock.spark.config.audit import AuditPipelineConfig
 from penstock.spark.config.changelog import ChangelogPipelineConfig
 from penstock.spark.config.history import HistoryPipelineConfig
 from penstock.spark.config.lake import DeltaPipelineConfig, LakePipelineConfig
-from penstock.spark.config.names import folder_of, table_name_of
+from penstock.spark.config.names import folder_of, is_shortened, shortened, table_name_of
 from penstock.spark.config.reading import ReadingConfig, SteppedPipelineConfig
 from penstock.spark.config.replicate import DESTINATIONS, ReplicatePipelineConfig
 from penstock.spark.config.table import TablePipelineConfig
@@ -37,5 +37,7 @@ __all__ = [
     "ViewPipelineConfig",
     "config_class",
     "folder_of",
+    "is_shortened",
+    "shortened",
     "table_name_of",
 ]

@@ -8,7 +8,15 @@ from pydantic import Field, SecretStr, field_validator, model_validator
 
 from penstock.client.patience import PatienceConfig
 from penstock.config import Bytes, Seconds
+from penstock.spark.config.names import shortened
 from penstock.spark.config.reading import SteppedPipelineConfig
+
+_POSTGRES_BYTES: Final = 63
+_MYSQL_CHARACTERS: Final = 64
+_MYSQL_FILE: Final = 255 - len(".ibd")
+_FILE_SAFE: Final = re.compile("[0-9A-Za-z_]")
+_SHORT_LETTERS: Final = "\u0587"
+"""Letters up to here are 3 characters."""
 
 
 class ReplicatePipelineConfig(SteppedPipelineConfig, PatienceConfig):
@@ -103,9 +111,29 @@ class ReplicatePipelineConfig(SteppedPipelineConfig, PatienceConfig):
         return self.uri.get_secret_value().partition("://")[0]
 
     def table_of(self, database: str, collection: str) -> str:
-        """The name of a collection's table."""
+        """The name of a collection's table: what is too long for the server ends with a digest."""
         names = {"{database}": database, "{collection}": collection}
-        return re.sub(r"\{database\}|\{collection\}", lambda found: names[found[0]], self.table)
+        whole = re.sub(r"\{database\}|\{collection\}", lambda found: names[found[0]], self.table)
+        if self.kind.startswith("postgres"):
+            return shortened(
+                whole, whole, length_max=_POSTGRES_BYTES, length=lambda name: len(name.encode())
+            )
+        if self.kind in {"mysql", "mariadb"}:
+            return shortened(whole, whole, length_max=_MYSQL_CHARACTERS, length=_mysql_length)
+        return whole
+
+
+def _mysql_length(name: str) -> int:
+    """How long a table's name is for MySQL, which also names a file by it.
+
+    There a letter beyond ASCII is 3 or 5 characters, and anything but letters, digits and `_` is 5.
+    Source: MySQL 8.4 manual, 11.2.4, Mapping of Identifiers to File Names.
+    """
+    in_file = sum(
+        1 if _FILE_SAFE.match(one) else 3 if one.isalpha() and one <= _SHORT_LETTERS else 5
+        for one in name
+    )
+    return max(len(name), in_file - _MYSQL_FILE + _MYSQL_CHARACTERS)
 
 
 DESTINATIONS: Final = (

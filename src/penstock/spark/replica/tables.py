@@ -127,7 +127,8 @@ class SqlTables:
         return problems
 
     def _refuse_name(self, name: str) -> None:
-        naming = self._dialect.naming._replace(reserved=None)
+        # Its length is what `table_of` makes it.
+        naming = self._dialect.naming._replace(reserved=None, bytes_max=None)
         if why := naming.refusal(name, name, frozenset()):
             raise DestinationError(
                 pipeline=self._pipeline,

@@ -68,21 +68,21 @@ class Catalog:
 
     def rejects(self) -> CatalogTable:
         """As `Lake.rejects`."""
-        name = f"penstock_rejects_{table_name_of(self._pipeline)}"
+        name = table_name_of(f"penstock_rejects_{self._pipeline}")
         return self._at(name, "rejects", REJECTS_SCHEMA)
 
     def standing(self) -> CatalogTable:
         """As `Lake.standing`."""
         from penstock.spark.table.standing import STANDING_SCHEMA
 
-        name = f"penstock_standing_{table_name_of(self._pipeline)}"
+        name = table_name_of(f"penstock_standing_{self._pipeline}")
         return self._at(name, "standing", STANDING_SCHEMA)
 
     def verified(self) -> CatalogTable:
         """As `Lake.verified`."""
         from penstock.spark.scheduled import VERIFIED_SCHEMA
 
-        name = f"penstock_verified_{table_name_of(self._pipeline)}"
+        name = table_name_of(f"penstock_verified_{self._pipeline}")
         return self._at(name, "verified", VERIFIED_SCHEMA)
 
     def all(self, collections: Iterable[str]) -> Iterator[CatalogTable]:

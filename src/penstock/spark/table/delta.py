@@ -76,13 +76,16 @@ class Table:
         *,
         pipeline: str = "",
         storage_options: Mapping[str, str] | None = None,
+        name: str = "",
     ) -> None:
         """`pipeline` is whose it is to be; without it, it may be of any, or of more than one.
+        `name` is what its log is to call it, where its folder does not say that.
 
         Raises PipelineChangedError for a table of another pipeline, and so does `reload`.
         """
         self.path = path
         self._pipeline = pipeline
+        self._name = name
         self._storage = dict(storage_options or {})
         self._delta: DeltaTable | None = None
         self.reload()
@@ -455,6 +458,8 @@ class Table:
         else:
             columns = {field.name: field for field in (*self._arrow_schema, *schema)}
             state_statistics(self._delta, arrow.schema(list(columns.values())))
+            if self._name:
+                _state_name(self._delta, self._name)
         assert self._delta is not None
         return self._delta
 
@@ -469,6 +474,7 @@ class Table:
             schema,
             partition_by=partition_by or self.partitions,
             storage=self._storage,
+            name=self._name,
         )
         self.reload()
         assert self._delta is not None
@@ -480,7 +486,12 @@ class Table:
 
 
 def create_table(
-    path: str, schema: pa.Schema, *, storage: Mapping[str, str], partition_by: Sequence[str] = ()
+    path: str,
+    schema: pa.Schema,
+    *,
+    storage: Mapping[str, str],
+    partition_by: Sequence[str] = (),
+    name: str = "",
 ) -> None:
     """Have a table without a row at `path`, or the one that is there, as it is."""
     options = dict(storage) or None
@@ -491,6 +502,7 @@ def create_table(
             mode="ignore",
             partition_by=list(partition_by) or None,
             storage_options=options,
+            name=name or None,
             configuration={STATISTICS: statistics_of(schema, partition_by)},
             # Tried again behind another's, it would be a commit on top, with this schema.
             commit_properties=CommitProperties(max_commit_retries=0),
@@ -499,6 +511,14 @@ def create_table(
         if not DeltaTable.is_deltatable(path, storage_options=options):
             raise
     keep_commits(path, after=-1, until=0)
+
+
+def _state_name(delta: DeltaTable, name: str) -> None:
+    """Have the table's log call it that: delta-rs forgets it where a merge adds columns. Raises as
+    `state_statistics`."""
+    if delta.metadata().name != name:
+        once = CommitProperties(max_commit_retries=0)
+        commit(delta, lambda delta: delta.alter.set_table_name(name, commit_properties=once))
 
 
 def _rewritten(

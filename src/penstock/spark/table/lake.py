@@ -18,6 +18,7 @@ from penstock.spark.config import (
     HistoryPipelineConfig,
     LakePipelineConfig,
     TablePipelineConfig,
+    is_shortened,
 )
 from penstock.spark.history.columns import AS_OF_EVENT, VERSION_COLUMNS
 from penstock.spark.history.delta import VersionTable
@@ -163,10 +164,11 @@ class ElementTable(Table):
         *,
         pipeline: str = "",
         storage_options: Mapping[str, str] | None = None,
+        name: str = "",
     ) -> None:
         """As `Table`."""
         self.own = element_columns(field)
-        super().__init__(path, pipeline=pipeline, storage_options=storage_options)
+        super().__init__(path, pipeline=pipeline, storage_options=storage_options, name=name)
 
 
 class Folders:
@@ -186,14 +188,15 @@ class Folders:
     def table(self, collection: str) -> Table:
         """As `Lake.table`. Raises PipelineChangedError for one with rows of anything else, or of
         another pipeline."""
-        path, config, name = self._config.table_path(collection), self._config, self._pipeline
+        path, config, own = self._config.table_path(collection), self._config, self._pipeline
+        name = collection if is_shortened(collection) else ""
         if isinstance(config, HistoryPipelineConfig):
-            return self._versions(path)
+            return self._versions(path, name)
         field = config.exploded_field(collection) if isinstance(config, TablePipelineConfig) else ""
         table = (
-            ElementTable(path, field, pipeline=name, storage_options=self._storage)
+            ElementTable(path, field, pipeline=own, storage_options=self._storage, name=name)
             if field
-            else Table(path, pipeline=name, storage_options=self._storage)
+            else Table(path, pipeline=own, storage_options=self._storage, name=name)
         )
         layout = table.layout
         if layout is not None and isinstance(config, TablePipelineConfig):
@@ -207,8 +210,10 @@ class Folders:
             )
         return table
 
-    def _versions(self, path: str) -> VersionTable:
-        table = VersionTable(path, pipeline=self._pipeline, storage_options=self._storage)
+    def _versions(self, path: str, name: str) -> VersionTable:
+        table = VersionTable(
+            path, pipeline=self._pipeline, storage_options=self._storage, name=name
+        )
         if table.layout is not None and AS_OF_EVENT not in table.layout[0].names:
             raise PipelineChangedError(
                 pipeline=self._pipeline,
