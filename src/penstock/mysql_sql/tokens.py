@@ -152,3 +152,14 @@ def plain_comments(statement: str, sql_mode: str = "") -> str:
         f"/*M {one.text[4:]}" if one.kind == "comment" and one.text.startswith("/*M!") else one.text
         for one in tokens(statement, sql_mode, runs="mysql")
     )
+
+
+def spaced(statement: str, sql_mode: str = "") -> str:
+    """A statement that was written in a character set of single bytes, in which U+00A0 is white
+    space between words and a character in quotes, as U+0020 is everywhere."""
+    if "\u00a0" not in statement:
+        return statement
+    return "".join(
+        one.text.replace("\u00a0", " ") if one.kind == "word" else one.text
+        for one in tokens(statement, sql_mode)
+    )

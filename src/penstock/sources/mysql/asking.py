@@ -1,7 +1,8 @@
 """What is asked of a server beside its stream. Blocks; one thread at a time, but for `abort`."""
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from typing import Final, TypeVar
 
 import pymysql
@@ -13,6 +14,7 @@ from penstock.sources.mysql.connection import (
     LOCKED,
     Connected,
     abort,
+    characters,
     charsets,
     connect,
     discard,
@@ -28,6 +30,7 @@ from penstock.sources.mysql.triggers import changes_more
 
 logger = structlog.get_logger(__name__)
 T = TypeVar("T")
+_CHARACTERS_AT_ONCE: Final = 500
 _HASH_OF_KEY: Final = re.compile(r"DB_ROW_HASH_\d+")
 
 
@@ -43,6 +46,7 @@ class Asking:
         self._rules = config.columns.rules
         self._connection: Connected | None = None
         self._charsets: dict[int, str] = {}
+        self._characters: dict[str, dict[bytes, str]] = {}
         self._met: dict[tuple[str, str], dict[str, bool]] | None = None
         """What was asked of tables before the server began to wait for us; None: it does not."""
 
@@ -88,6 +92,15 @@ class Asking:
         """The character set of a collation; empty if the server knows none."""
         self._learn({collation})
         return self._charsets.get(collation, "")
+
+    def characters(self, charset: str, ones: Collection[bytes]) -> Mapping[bytes, str]:
+        """As of `StatementTexts`."""
+        known = self._characters.setdefault(charset, {})
+        left = sorted(set(ones) - known.keys())
+        for first in range(0, len(left), _CHARACTERS_AT_ONCE):
+            batch = left[first : first + _CHARACTERS_AT_ONCE]
+            known |= self.again(partial(characters, charset=charset, ones=batch))
+        return known
 
     def _learn(self, collations: set[int]) -> None:
         unknown_ones = collations - self._charsets.keys()

@@ -38,14 +38,3 @@ def member(data: bytes, codec: str) -> str:
     """A member of an ENUM or SET. One of a binary column may be any bytes: each that is no text is
     `\\xff`."""
     return latin1(data) if codec == CODECS["latin1"] else data.decode(codec, "backslashreplace")
-
-
-def statement_text(data: bytes, charset: str) -> tuple[str, bool]:
-    """A statement, and whether its character set is known: utf8mb4 where none is said.
-
-    What is not of it, as a literal in another one, is replaced.
-    """
-    codec = "utf-8" if charset in {"", "binary"} else CODECS.get(charset)
-    if codec == CODECS["latin1"]:
-        return latin1(data), True
-    return data.decode(codec or "utf-8", errors="replace"), codec is not None

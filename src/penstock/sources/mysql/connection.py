@@ -6,7 +6,7 @@ PyMySQL opens them (TLS, authentication), and asks; the replication protocol on 
 import contextlib
 import socket
 import ssl
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, cast
 
 import pymysql
@@ -280,6 +280,18 @@ def charsets(connection: Connected, collations: Collection[int]) -> dict[int, st
             )
             found |= {int(number): str(name) for number, name in rows}
     return found
+
+
+def characters(connection: Connected, charset: str, ones: Sequence[bytes]) -> dict[bytes, str]:
+    """What a server makes of bytes, each one character of a set; empty where it is none, and where
+    it becomes one of ASCII's, which it does not count as when it reads a statement."""
+    asked = (f"HEX(CONVERT(CONVERT(x'{one.hex()}' USING {charset}) USING utf8mb4))" for one in ones)
+    (row,) = ask(connection, f"SELECT {', '.join(asked)}")
+    texts = [bytes.fromhex(said or "").decode(errors="replace") for said in row]
+    return {
+        one: text if len(text) == 1 and not text.isascii() else "\N{REPLACEMENT CHARACTER}"
+        for one, text in zip(ones, texts, strict=True)
+    }
 
 
 def _has_column(connection: Connected, view: str, column: str) -> bool:

@@ -1,13 +1,12 @@
 """What statements do to captured tables, as events. Pure."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 
 from penstock.event import AnyEvent
-from penstock.mysql_sql.tokens import plain_comments
+from penstock.mysql_sql.tokens import tokens
 from penstock.sources.mysql import statements
 from penstock.sources.mysql.binlog import Query
-from penstock.sources.mysql.charsets import statement_text
 from penstock.sources.mysql.definitions import defined
 from penstock.sources.mysql.events import Place, Teller
 from penstock.sources.mysql.happened import happened
@@ -15,6 +14,7 @@ from penstock.sources.mysql.origins import OriginRules
 from penstock.sources.mysql.row_statements import Written, written
 from penstock.sources.mysql.scope import Scope
 from penstock.sources.mysql.shapes import Shapes
+from penstock.sources.mysql.statement_texts import UNREADABLE, StatementTexts
 from penstock.sources.mysql.statements import Effect, RowsAsStatement, Said
 from penstock.sources.mysql.unlogged_rows import UnloggedRows
 
@@ -28,14 +28,12 @@ class StatementTeller:
         origins: OriginRules,
         scope: Scope,
         *,
-        charset_of: Callable[[int], str],
-        of_mysql: bool,
+        texts: StatementTexts,
         lowers: bool,
         misses_cascades: bool,
         unlogged: UnloggedRows,
     ) -> None:
-        """`charset_of` names the character set of a collation; `lowers` is as of `effects`.
-        `of_mysql`: the server runs no comments of MariaDB.
+        """`lowers` is as of `effects`.
 
         `misses_cascades`: what foreign keys do to rows is not logged, and must be known of.
         `unlogged` decides about statements that change rows.
@@ -43,21 +41,10 @@ class StatementTeller:
         self._teller = teller
         self._origins = origins
         self._scope = scope
-        self._charset_of = charset_of
-        self._of_mysql = of_mysql
+        self._texts = texts
         self._lowers = lowers
         self._misses_cascades = misses_cascades
         self._unlogged = unlogged
-
-    def text(self, data: bytes, collation: int) -> tuple[str, bool]:
-        """A statement's text, and whether we know the character set in which its session wrote it.
-
-        What is not of it, as a literal in its own, is replaced. MariaDB does not say the character
-        set of what changed rows; `collation` is 0 then.
-        """
-        if data.isascii():
-            return data.decode(), True
-        return statement_text(data, self._charset_of(collation) if collation else "")
 
     def statement(
         self, said: Query, place: Place, shapes: Shapes
@@ -66,11 +53,7 @@ class StatementTeller:
 
         Raises MalformedEventError for one that changes rows, unless that can be gone past.
         """
-        text, known = said.text, True
-        if not text.isascii():
-            text, known = self.text(text.encode(errors="surrogateescape"), said.collation)
-        if self._of_mysql:
-            text = plain_comments(text, said.modes)
+        text, known = self._texts.of(said)
         place.origin.stated(lambda: text)
         events: list[AnyEvent] = []
         done: list[Effect] = []
@@ -88,10 +71,14 @@ class StatementTeller:
         after = defined(
             text, database=database, known=shapes.virtual, lowers=lowers, sql_mode=modes
         )
+        if after is not None and _has_unreadable_names(text, modes):
+            after = after[0], None
         for effect in map(self._missed, effects):
             if effect is None:
                 continue
-            named = known and "\N{REPLACEMENT CHARACTER}" not in repr(effect)
+            named = known and UNREADABLE not in repr(effect)
+            if known and not named and self._is_elsewhere(effect):
+                continue
             done.append(effect if named else statements.Unclear())
             events += self._told(done[-1], text, place, session=database, modes=modes)
             shapes.alter(done[-1], dict([after] if after and named else []))
@@ -101,6 +88,19 @@ class StatementTeller:
                 break
         place.origin.ends()
         return events, done
+
+    def _is_elsewhere(self, effect: Effect) -> bool:
+        """Whether it is about tables that are not captured, whatever their names are."""
+        match effect:
+            case statements.Renamed(table, to):
+                databases = {table[0], to[0]}
+            case statements.DatabaseDropped(database):
+                databases = {database}
+            case statements.Unclear():
+                return False
+            case _:
+                databases = {effect.table[0]}
+        return not any(UNREADABLE in one or self._scope.reaches(one) for one in databases)
 
     def _missed(self, effect: Effect) -> Effect | None:
         """An effect as what it does to what is captured; None: nothing.
@@ -192,3 +192,10 @@ class StatementTeller:
             table=table,
             origin=place.origin.of(ordinal),
         )
+
+
+def _has_unreadable_names(text: str, sql_mode: str) -> bool:
+    """Whether a statement names something, as a column, that cannot be told from others."""
+    return UNREADABLE in text and any(
+        one.is_name and UNREADABLE in one.text for one in tokens(text, sql_mode)
+    )

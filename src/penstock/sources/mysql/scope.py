@@ -6,7 +6,7 @@ from typing import Final
 from msgspec import Struct
 
 from penstock.sources.mysql.columns import ColumnScope
-from penstock.sources.mysql.patterns import matches
+from penstock.sources.mysql.patterns import matches, of_databases
 
 SYSTEM_DATABASES: Final = frozenset({"mysql", "information_schema", "performance_schema", "sys"})
 _TABLES_MAX: Final = 10_000
@@ -41,6 +41,20 @@ class Scope(Struct, frozen=True, omit_defaults=True, dict=True):
         if self.include:
             return matches(self.include, text)
         return not matches(self.exclude, text)
+
+    def reaches(self, database: str) -> bool:
+        """Whether a table of this database may be captured, whatever its name."""
+        if database.lower() in SYSTEM_DATABASES:
+            return False
+        if "." in database:
+            return True  # a pattern does not say which of its dots is the one behind the database
+        if self.include:
+            return any(
+                named is None or matches([named], database)
+                for named in map(of_databases, self.include)
+            )
+        whole = [one for one in self.exclude if one.endswith(".*") and one.count(".") == 1]
+        return not matches([str(of_databases(one)) for one in whole], database)
 
     @cached_property
     def _known(self) -> dict[tuple[str, str], bool]:

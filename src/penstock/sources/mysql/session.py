@@ -162,6 +162,7 @@ class Session:
             teller=self._teller,
             compile_table=lambda table: self._asking.compiled(table, self._reading.shapes),
             charset_of=self._asking.charset_of,
+            characters=self._asking.characters,
             lowers=found.lower_case_table_names,
             undone=self._undone,
             origins=self._config.origin_rules,

@@ -46,6 +46,7 @@ from penstock.sources.mysql.rows import ROWS, CompiledTable, changes
 from penstock.sources.mysql.schema_events import StatementTeller
 from penstock.sources.mysql.shapes import Shapes
 from penstock.sources.mysql.standing import Prepared, Standing
+from penstock.sources.mysql.statement_texts import Characters, StatementTexts
 from penstock.sources.mysql.statements import Dropped, RowsChanged
 from penstock.sources.mysql.unlogged_rows import Obstacle, UnloggedRows, unasked
 from penstock.sources.mysql.xa import ENDS, Branch, Branches, Written, xa_of
@@ -71,6 +72,7 @@ class Transactions:
         teller: Teller,
         compile_table: Compile,
         charset_of: Callable[[int], str],
+        characters: Characters,
         undone: Undone,
         policy: Policy = NOTHING,
         lowers: bool = False,
@@ -80,7 +82,7 @@ class Transactions:
         passes: Sequence[str] = (),
         changes_more: Obstacle = unasked,
     ) -> None:
-        """`charset_of` names the character set of a collation; empty where there is none.
+        """`charset_of` and `characters` are as of `StatementTexts`.
 
         `undone` is what another reading found out of what was not committed; this one adds to it.
         `lowers`: the server keeps the names of tables in lower case. `origins` says what is told of
@@ -98,10 +100,10 @@ class Transactions:
         self._images = Images(allowed=partial_rows)
         self._origins = origins
         of_mysql = position.flavour != "mariadb"
+        self._texts = StatementTexts(charset_of, characters, of_mysql=of_mysql)
         self._tells = StatementTeller(
             *(teller, origins, position.scope),
-            charset_of=charset_of,
-            of_mysql=of_mysql,
+            texts=self._texts,
             lowers=lowers,
             misses_cascades=misses_cascades,
             unlogged=UnloggedRows(position.scope, passes, changes_more),
@@ -487,7 +489,7 @@ class Transactions:
         # MySQL has a byte of the length first, which counts no further than 255.
         text = event.body[1:] if event.type == EventType.ROWS_QUERY else event.body
         self._images.stated(text)
-        self._place.origin.stated(lambda: self._tells.text(text, self._collation)[0])
+        self._place.origin.stated(lambda: self._texts.of_rows(text, self._collation))
         return ()
 
     def _statement(self, event: Event) -> Iterable[Item]:

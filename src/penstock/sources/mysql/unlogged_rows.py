@@ -14,6 +14,7 @@ from penstock.sources.mysql.patterns import matches
 from penstock.sources.mysql.redaction import redacted
 from penstock.sources.mysql.row_statements import Written
 from penstock.sources.mysql.scope import SYSTEM_DATABASES, Scope
+from penstock.sources.mysql.statement_texts import UNREADABLE
 from penstock.sources.mysql.statements import Effect, Name, RowsChanged, Unclear
 
 _HEAD_CHARACTERS: Final = 100
@@ -52,7 +53,7 @@ class UnloggedRows:
 
     def _why(self, written: Written) -> str | None:
         """Why it may change other tables than it names; None: it does not."""
-        if not written.tables or "\N{REPLACEMENT CHARACTER}" in repr(written.tables):
+        if not written.tables or UNREADABLE in repr(written.tables):
             return "the tables that it changes cannot be told"
         if written.calls:
             return "it may call a stored function, which may change captured tables"
