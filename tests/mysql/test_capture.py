@@ -497,7 +497,8 @@ async def test_a_name_that_cannot_be_read_is_a_gap_and_does_not_stop_capture(
     """S13."""
     source, story = await begun(mariadb, mariadb_database)
     with mariadb.connect(database=mariadb_database) as db:
-        run(db, "SET NAMES gbk", "CREATE TABLE \u8ba2\u5355 (id INT PRIMARY KEY)".encode("gbk"))
+        # The server makes a backslash of the wide one, and does not count it as one.
+        run(db, "SET NAMES sjis", b"CREATE TABLE `a\x81\x5f` (id INT PRIMARY KEY)")
         run(db, "SET NAMES utf8mb4", "CREATE TABLE t (id INT PRIMARY KEY)")
         run(db, b"ALTER TABLE t ADD n VARCHAR(9) DEFAULT _latin1'\xe9'")
     await caught_up(mariadb, source, story)

@@ -84,7 +84,7 @@ def reading(
         teller=teller,
         compile_table=compiled,
         charset_of=lambda number: charsets.get(number, ""),
-        characters=lambda *_: {},
+        characters=lambda _, ones: dict.fromkeys(ones, "?"),
         undone=undone,
         **options,
     )
