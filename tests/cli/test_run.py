@@ -149,7 +149,7 @@ def test_a_quiet_source_is_not_behind_and_says_when_it_last_changed(
 
 def test_the_terminal_is_told_how_each_source_is(capsys: pytest.CaptureFixture[str]) -> None:
     fact = {"event": "ready", "grpc": "a:1", "flight": "a:2", "dynamodb": "off", "log": "data"}
-    run._say({**fact, "states": {"shop": "running", "crm": "stopped"}})
+    run.show({**fact, "states": {"shop": "running", "crm": "stopped"}})
     assert "sources shop running, crm stopped" in capsys.readouterr().out
 
 

@@ -30,26 +30,23 @@ def test_a_pipeline_ends_cleanly(tmp_path: Path, marked: Marked) -> None:
     config = configure(tmp_path, SHOP.format(rate=100) + PIPELINE)
     with Service(config) as service:
         at = ("--config", str(config), "--endpoint", service.ready["flight"])
-        process = marked.start("pipeline", "run", *at)
-        marked.wait_for(process, lambda: marked.alive(RUNNER) and written(tmp_path))
-        terminate_all(marked)
-        assert process.wait() == 0, marked.output()
-        assert not [line for line in marked.output().splitlines() if "rror" in line]
+        with marked.start("pipeline", "run", *at) as process:
+            process.wait_until(lambda: marked.alive(RUNNER) and written(tmp_path))
+            terminate_all(marked)
+            assert process.wait() == 0, process.tail()
+            said = process.rest() + process.errors()
+            assert not [line for line in said.splitlines() if "rror" in line]
         marked.wait_until_all_are_gone()
-        assert '"ended"' in listed(marked, *at)
-
-
-def listed(marked: Marked, *at: str) -> str:
-    """What the service says of the pipeline."""
-    assert marked.start("pipeline", "list", "--json", *at).wait() == 0
-    return marked.output()
+        with marked.start("pipeline", "list", "--json", *at) as process:
+            assert process.wait() == 0, process.tail()
+            assert '"ended"' in process.rest()
 
 
 @pytest.mark.spark
 def test_a_pipeline_that_only_starts_spark_ends_cleanly(tmp_path: Path, marked: Marked) -> None:
     config = configure(tmp_path, SHOP.format(rate=100) + PIPELINE)
-    process = marked.start("pipeline", "run", "--config", str(config))
-    marked.wait_for(process, lambda: marked.alive(JVM))
-    terminate_all(marked)
-    assert process.wait() == 0, marked.output()
+    with marked.start("pipeline", "run", "--config", str(config)) as process:
+        process.wait_until(lambda: marked.alive(JVM))
+        terminate_all(marked)
+        assert process.wait() == 0, process.tail()
     marked.wait_until_all_are_gone()

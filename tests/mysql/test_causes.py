@@ -4,7 +4,7 @@ to do."""
 import re
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,7 @@ async def refused(server: SqlServer, **options: Any) -> PenstockError:
 
 
 @contextmanager
-def listening(greeting: bytes | None) -> Iterator[int]:
+def listening(greeting: bytes | None) -> Generator[int]:
     """The port of something that greets whoever connects, or says nothing."""
     with socket.create_server(("127.0.0.1", 0)) as server:
 

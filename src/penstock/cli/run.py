@@ -68,7 +68,7 @@ def command(
     elif role == "serve":
         _run(lambda asked: _serve(settings, asked), child=True)
     else:
-        tell = notifying(_while_heard(output.emit if as_json else _say))
+        tell = notifying(_while_heard(output.emit if as_json else show))
         options = ["--json"] if as_json else []
         try:
             _run(
@@ -297,7 +297,8 @@ def _states(states: dict[str, str]) -> str:
     return "sources " + ", ".join(f"{name} {state}" for name, state in states.items())
 
 
-def _say(fact: dict[str, Any]) -> None:
+def show(fact: dict[str, Any]) -> None:
+    """Tell a fact on the terminal."""
     console = output.stdout()
     event = fact["event"]
     if event == "ready":

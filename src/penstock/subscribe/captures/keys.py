@@ -43,8 +43,9 @@ def forms_of_stored(key: bytes) -> tuple[bytes, ...]:
 
 def spellings_of(key: object) -> list[bytes]:
     """The value of a key, or a whole key, in the ways in which a log may have written it."""
+    value = key
     if not isinstance(key, dict) or _is_wrapped(cast("dict[str, Any]", key)):
-        return [msgspec.json.encode(one) for one in _written(key, decimals=True)]
+        return [msgspec.json.encode(one) for one in _written(value, decimals=True)]
     fields = cast("dict[str, Any]", key)
     decimals = len(fields) <= 2
     values = {name: _written(one, decimals=decimals) for name, one in fields.items()}
@@ -74,7 +75,7 @@ def _plain(value: object) -> object:
     if isinstance(value, dict):
         return [[name, _plain(one)] for name, one in cast("dict[str, Any]", value).items()]
     if isinstance(value, list):
-        return ["list", *map(_plain, value)]
+        return ["list", *map(_plain, cast("list[Any]", value))]
     return value
 
 
