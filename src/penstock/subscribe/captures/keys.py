@@ -75,7 +75,7 @@ def _plain(value: object) -> object:
     if isinstance(value, dict):
         return [[name, _plain(one)] for name, one in cast("dict[str, Any]", value).items()]
     if isinstance(value, list):
-        return ["list", *map(_plain, cast("list[Any]", value))]
+        return ["list", *map(_plain, cast("list[object]", value))]
     return value
 
 
