@@ -36,14 +36,19 @@ async def test_a_slip_in_a_name_is_told_until_something_matches(
 
     watch = NamesWatch()
     async with source(mongo.uri, database=mongo_database, **slips) as opened:
-        await watch.ask([opened])
+        await watch.ask([opened], running=(), steady_seconds=0)
+        assert watch.unmatched == {}
+        await watch.ask([opened], running={"shop"}, steady_seconds=0)
         assert watch.unmatched == {"shop": said}
         for name in ("ordrs", "secretz"):
             database.create_collection(name)
-        await watch.ask([opened])
+        await watch.ask([opened], running={"shop"}, steady_seconds=14)
+        assert watch.unmatched == {"shop": said}
+        await watch.ask([opened], running={"shop"}, steady_seconds=15)
         assert watch.unmatched == {"shop": []}
         database.drop_collection("ordrs")
-        await watch.ask([opened])  # what matched once was no slip
+        # What matched once was no slip.
+        await watch.ask([opened], running={"shop"}, steady_seconds=10_000)
         assert watch.unmatched == {"shop": []}
     async with source(mongo.uri, include=[f"{mongo_database}x.*"]) as opened:
         (one,) = await opened.unmatched()

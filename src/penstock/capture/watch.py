@@ -5,8 +5,9 @@ reason to look whether it should be silent.
 """
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Final
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from math import inf
+from typing import Final, NamedTuple
 
 import structlog
 
@@ -23,6 +24,8 @@ logger = structlog.get_logger(__name__)
 
 ASK_SECONDS: Final = 15.0
 """How often a source is asked how near its position is to loss."""
+_ASK_NAMES_SECONDS_MAX: Final = 600.0
+"""How often at the least it is asked which of its settings name nothing."""
 
 
 class Silence:
@@ -79,29 +82,54 @@ class NamesWatch:
     def __init__(self) -> None:
         self.unmatched: dict[str, list[str]] = {}
         """By source: a sentence each."""
-        self._asked: dict[str, ChangeSource] = {}
-        """Whose settings were all found to name something."""
+        self._asked: dict[str, _Asked] = {}
 
-    async def ask(self, sources: Sequence[ChangeSource]) -> None:
-        """Ask those of which something was not found yet, and log what is news."""
+    async def ask(
+        self, sources: Sequence[ChangeSource], *, running: Collection[str], steady_seconds: float
+    ) -> None:
+        """Ask those that run and of which something was not found yet, and log what is news.
+
+        Each is asked ever more rarely: that is a connection and a list of what is there, and a
+        pattern may be for what comes some day.
+        """
         known = {source.name: source for source in sources}
         for name in [one for one in self.unmatched if one not in known]:
             del self.unmatched[name]
         asked = [
             source
             for source in sources
-            if isinstance(source, NamesThings) and self._asked.get(source.name) is not source
+            if isinstance(source, NamesThings)
+            and source.name in running
+            and self._is_due(source, steady_seconds)
         ]
         answers = await asyncio.gather(*map(_names, asked))
         for source, answer in zip(asked, answers, strict=True):
+            before = self._asked.get(source.name)
+            pause = ASK_SECONDS
+            if before is not None and before.source is source:
+                pause = min(2 * before.pause, _ASK_NAMES_SECONDS_MAX)
+            if answer == []:
+                pause = inf
+            self._asked[source.name] = _Asked(source, steady_seconds, pause)
             if answer is None:
                 continue
             for sentence in answer:
                 if sentence not in self.unmatched.get(source.name, ()):
                     logger.warning("a setting names nothing", source=source.name, reason=sentence)
             self.unmatched[source.name] = answer
-            if not answer:
-                self._asked[source.name] = source
+
+    def _is_due(self, source: ChangeSource, steady_seconds: float) -> bool:
+        before = self._asked.get(source.name)
+        if before is None or before.source is not source:
+            return True
+        return steady_seconds - before.at >= before.pause
+
+
+class _Asked(NamedTuple):
+    source: ChangeSource
+    at: float
+    pause: float
+    """Seconds until it is asked again; infinite where all that it names was there."""
 
 
 async def _names(source: NamesThings) -> list[str] | None:

@@ -96,7 +96,15 @@ class Observer:
         as long as capture runs."""
         while True:
             await self._loss.ask(self._supervisor.sources(), await self._log.sources())
-            await self._names.ask(self._supervisor.sources())
+            await self._names.ask(
+                self._supervisor.sources(),
+                running={
+                    status.source
+                    for status in self._supervisor.status()
+                    if status.state in {State.STARTING, State.RUNNING}
+                },
+                steady_seconds=self._clock.steady_seconds(),
+            )
             await self._clock.sleep(ASK_SECONDS)
 
     async def read_gaps(self) -> None:

@@ -15,7 +15,7 @@ the other columns, for whatever writes the table. The Parquet files keep their o
 import re
 from collections.abc import Collection, Iterator, Mapping
 from datetime import date
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import msgspec
 import pyarrow as pa
@@ -54,6 +54,14 @@ def _is_told(kind: pa.DataType) -> bool:
     )
 
 
+def _may_be_wrong(kind: pa.DataType) -> bool:
+    """Whether what a log says of such a column may not be so for every reader."""
+    types = arrow.types
+    if types.is_struct(kind):
+        return any(_may_be_wrong(inner.type) for inner in cast("pa.StructType", kind))
+    return types.is_floating(kind) or types.is_decimal(kind) or types.is_boolean(kind)
+
+
 def state_statistics(delta: DeltaTable, schema: pa.Schema) -> None:
     """Have the table's property be right for `schema`, which it is to have with its next commit.
 
@@ -81,7 +89,7 @@ def _correct(delta: DeltaTable, once: CommitProperties) -> None:
     partitions = delta.metadata().partition_columns
     schema = arrow.schema(delta.schema().to_arrow())
     told = _told(schema, partitions)
-    wrong = [name for name in schema.names if name not in (*told, *partitions)]
+    wrong = [one for one in schema if one.name not in partitions and _may_be_wrong(one.type)]
     protocol = delta.protocol()
     if protocol.min_reader_version > 1 or protocol.min_writer_version > 6:
         return  # a log of Spark's may say more of a file than can be said anew here
@@ -98,11 +106,14 @@ def _correct(delta: DeltaTable, once: CommitProperties) -> None:
     delta.update_incremental()
 
 
-def _said_anew(delta: DeltaTable, told: list[str], wrong: list[str]) -> Iterator[AddAction]:
+def _said_anew(
+    delta: DeltaTable, told: list[str], wrong: list["pa.Field[Any]"]
+) -> Iterator[AddAction]:
     for file in arrow.table(delta.get_add_actions()).to_pylist():
         sides = [file.get(name) or {} for name in ("min", "max", "null_count")]
-        is_wrong = any(side.get(name) is not None for side in sides for name in wrong)
-        if not is_wrong or not _PLAIN_PATH.fullmatch(file["path"]):
+        if not any(_is_wrong(one, *sides) for one in wrong):
+            continue
+        if not _PLAIN_PATH.fullmatch(file["path"]):
             continue
         least, greatest, nulls = (
             {name: side[name] for name in told if side.get(name) is not None} for side in sides
@@ -121,6 +132,18 @@ def _said_anew(delta: DeltaTable, told: list[str], wrong: list[str]) -> Iterator
             data_change=False,
             stats=msgspec.json.encode(said).decode(),
         )
+
+
+def _is_wrong(
+    column: "pa.Field[Any]",
+    least: Mapping[str, Any],
+    greatest: Mapping[str, Any],
+    nulls: Mapping[str, Any],
+) -> bool:
+    if arrow.types.is_boolean(column.type):
+        # delta-rs says both; Spark only how many are null.
+        return nulls.get(column.name) is not None and least.get(column.name) is None
+    return any(side.get(column.name) is not None for side in (least, greatest, nulls))
 
 
 def _as_texts(values: Mapping[str, Any]) -> dict[str, str | None]:
