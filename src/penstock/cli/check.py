@@ -10,7 +10,6 @@ import typer
 
 from penstock.cli import output
 from penstock.errors import PenstockError
-from penstock.ports import NamesThings
 
 if TYPE_CHECKING:
     from penstock.cli.config import Settings, SourceSettings
@@ -59,6 +58,8 @@ async def _names(settings: "Settings") -> list[str]:
 
 
 async def _named(source: "SourceSettings") -> list[str]:
+    from penstock.ports import NamesThings
+
     opened = source.open()
     if not isinstance(opened, NamesThings):
         return []

@@ -9,7 +9,6 @@ from msgspec import Struct, to_builtins
 from rich.table import Table
 
 from penstock.cli import output
-from penstock.cli.last_states import LastStates
 from penstock.cli.status_shards import ShardReport, print_shards, shard_reports
 from penstock.errors import LogError
 
@@ -342,6 +341,8 @@ def _sources(
     rows: "Standing | None",
 ) -> list[SourceReport]:
     """Sources that are configured, and those that only the log still knows."""
+    from penstock.cli.last_states import LastStates
+
     told = {one["source"]: one for one in (answer or {}).get("sources", [])}
     last = LastStates(settings.log.path).read() if answer is None else {}
     durable = {state.source: state for state in states}
@@ -441,8 +442,7 @@ def _print(report: Report) -> None:
         _print_state(console, report.state)
     if report.sources:
         table = _table(
-            *("source", "state", "position", "events", "rate", "lag", "last change", "moved"),
-            *("to loss", "rows"),
+            *("source", "state", "position", "events", "rate", "lag", "quiet", "to loss", "rows")
         )
         for source in report.sources:
             style = _STYLES.get(source.state, "dim")
@@ -455,8 +455,7 @@ def _print(report: Report) -> None:
                 f"{source.events:,}",
                 "-" if rate is None else f"{rate:,.0f}/s",
                 "-" if lag is None else output.duration(lag),
-                "-" if since is None else f"{output.duration(since)} ago",
-                output.ago(source.moved_at_ms or 0, now_ms),
+                "-" if since is None else output.duration(since),
                 "-" if source.seconds_to_loss is None else output.duration(source.seconds_to_loss),
                 _rows(source),
             )
@@ -516,7 +515,8 @@ def _rows(source: SourceReport) -> str:
 def _table(*columns: str) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in columns:
-        table.add_column(column, no_wrap=True)
+        # Where there is too little room, the last column has several lines.
+        table.add_column(column, no_wrap=column != "rows")
     return table
 
 
