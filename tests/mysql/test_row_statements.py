@@ -25,10 +25,22 @@ WRITTEN: list[tuple[str, Written]] = [
     ("INSERT e.c(id, value) values (1,2) ON DUPLICATE KEY UPDATE value = VALUES(value)", Written((C,), calls=False)),  # noqa: E501
     ("INSERT LOW_PRIORITY IGNORE `e`.`c` PARTITION (p0) (id) SET id = 1", Written((C,), calls=False)),  # noqa: E501
     ("INSERT INTO a (n) SELECT n FROM e.c WHERE n IN (1, 2)", Written((A,), (C,), calls=False)),
-    ("INSERT INTO a SELECT 1 FROM b, e.c", UNTOLD),
-    ("INSERT INTO a SELECT x.n FROM b `x`, e.c", UNTOLD),
-    ("INSERT INTO a TABLE e.c", UNTOLD),
-    ("DELETE FROM a WHERE n IN (TABLE e.c)", UNTOLD),
+    ("INSERT INTO a SELECT 1 FROM b, e.c", Written((A,))),
+    ("INSERT INTO a SELECT x.n FROM b `x`, e.c", Written((A,))),
+    ("INSERT INTO a TABLE e.c", Written((A,))),
+    ("DELETE FROM a WHERE n IN (TABLE e.c)", Written((A,))),
+    ("INSERT INTO a SELECT 1 FROM b JOIN e.c ON b.n = c.n, v", Written((A,))),
+    ("INSERT INTO a SELECT 1 FROM b JOIN e.c USING (m, n) WHERE b.n IN (1, 2) ORDER BY 1, 2", Written((A,), (B, C), calls=False)),  # noqa: E501
+    ("INSERT INTO a SELECT 1 FROM (v)", Written((A,))),
+    ("INSERT INTO a SELECT 1 FROM b JOIN (e.c, v)", Written((A,))),
+    ("INSERT INTO a SELECT 1 FROM ((SELECT 1) UNION (SELECT 2)) AS x, v", Written((A,))),
+    ("INSERT INTO a SELECT 1 FROM (SELECT 1 FROM b) AS x, v", Written((A,))),
+    ("INSERT INTO a SELECT 1 FROM (SELECT 1 FROM b) AS x", Written((A,), (B,), calls=False)),
+    ("INSERT INTO a SELECT 1 FROM b FORCE INDEX (i), v", Written((A,))),
+    ("INSERT INTO a SELECT 1 FROM b FORCE INDEX FOR ORDER BY (i, j), v", Written((A,))),
+    ("INSERT INTO a SELECT 1 FROM b RETURNING, v", Written((A,))),
+    ("INSERT INTO a SELECT b.from, b.table FROM b", Written((A,), (B,), calls=False)),
+    ("INSERT INTO a SELECT n FROM b ON DUPLICATE KEY UPDATE n = 1, m = 2", Written((A,), (B,), calls=False)),  # noqa: E501
     ("REPLACE DELAYED INTO a SELECT COUNT(*), COALESCE(LOWER(CONV(BIT_XOR(CAST(CRC32(CONCAT_WS('#', `id`)) AS UNSIGNED)), 10, 16)), 0) AS crc FROM `e`.`c` FORCE INDEX(`PRIMARY`) WHERE ((`id` >= '1')) /*checksum chunk*/", Written((A,), (C,), calls=False)),  # noqa: E501
     ("INSERT INTO a VALUES (f(1))", Written((A,))),
     ("INSERT INTO a VALUES (`now`())", Written((A,))),
@@ -37,18 +49,32 @@ WRITTEN: list[tuple[str, Written]] = [
     ("INSERT INTO a VALUES (count /* x */ ())", Written((A,))),
     ("INSERT INTO a VALUES ('max speed', lower (n))", Written((A,), calls=False)),
     ("UPDATE a SET n = 1", Written((A,), calls=False)),
-    ("UPDATE IGNORE a AS `x` JOIN e.c ON x.n = c.n SET c.n = 1", Written((A, C), (C,), calls=False)),  # noqa: E501
-    ("UPDATE (a, b) STRAIGHT_JOIN e.c SET n = 1", Written((A, B, C), (C,), calls=False)),
+    ("UPDATE IGNORE a AS `x` JOIN e.c ON x.n = c.n SET c.n = 1", Written((A, C), calls=False)),
+    ("UPDATE (a, b) STRAIGHT_JOIN e.c SET n = 1", Written((A, B, C), calls=False)),
     ("UPDATE a `x`, e.c SET n = 1", Written((A, C), calls=False)),
     ("UPDATE a, (SELECT 1) AS x SET n = 1", UNTOLD),
-    ("DELETE QUICK FROM e.c WHERE n = 1", Written((C,), (C,), calls=False)),
-    ("DELETE FROM a x WHERE EXISTS (SELECT 1 FROM b)", Written((A,), (A, B), calls=False)),
-    ("DELETE x, c.* FROM a AS x, e.c", UNTOLD),
-    ("DELETE x FROM a AS x JOIN e.c USING (n)", Written((A, C), (A, C), calls=False)),
-    ("DELETE FROM x USING a AS x JOIN e.c", Written((A, C), (("d", "x"), C), calls=False)),
-    ("DELETE HISTORY FROM a BEFORE SYSTEM_TIME NOW()", Written((A,), (A,), calls=False)),
+    ("UPDATE a JOIN b ON a.n IN (SELECT n FROM x WHERE k = 1) JOIN e.c ON c.n = b.n SET c.n = 1", UNTOLD),  # noqa: E501
+    ("UPDATE a JOIN b ON a.n = (TABLE x ORDER BY n LIMIT 1) JOIN e.c SET c.n = 1", UNTOLD),
+    ("UPDATE a JOIN b ON a.n IN (1, 2) AND COALESCE(b.n, a.n) = 1 JOIN e.c SET c.n = 1", Written((A, B, C), calls=False)),  # noqa: E501
+    ("UPDATE a JOIN b ON a.where = b.set JOIN e.c SET c.n = 1", Written((A, B, C), calls=False)),
+    ("UPDATE a JOIN b ON a.n = CAST(b.n AS CHAR CHARACTER SET utf8mb4) JOIN e.c SET c.n = 1", Written((A, B, C), calls=False)),  # noqa: E501
+    ("UPDATE a USE INDEX FOR ORDER BY (i) JOIN e.c SET c.n = 1", Written((A, C), calls=False)),
+    ("UPDATE a RETURNING JOIN e.c SET c.n = 1", Written((A, C), calls=False)),
+    ("UPDATE (a PARTITION (p0, p1) JOIN (b, e.c) ON (a.n, 1) = (b.n, c.n)) SET c.n = 1", Written((A, B, C), calls=False)),  # noqa: E501
+    ("UPDATE quick.a SET n = 1", Written((("quick", "a"),), calls=False)),
+    ("DELETE c FROM a JOIN b ON a.n IN (SELECT n FROM x WHERE k = 1) JOIN e.c", UNTOLD),
+    ("DELETE c, a.from FROM e.c JOIN a.from", Written((C, ("a", "from")), calls=False)),
+    ("DELETE quick FROM a JOIN e.c AS quick", Written((A, C), calls=False)),
+    ("DELETE history FROM a, e.c AS history WHERE a.n = 1", Written((A, C), calls=False)),
+    ("DELETE QUICK FROM x USING a AS x JOIN e.c", Written((A, C), calls=False)),
+    ("DELETE QUICK FROM e.c WHERE n = 1", Written((C,), calls=False)),
+    ("DELETE FROM a x WHERE EXISTS (SELECT 1 FROM b)", Written((A,), (B,), calls=False)),
+    ("DELETE x, c.* FROM a AS x, e.c", Written((A, C), calls=False)),
+    ("DELETE x FROM a AS x JOIN e.c USING (n)", Written((A, C), calls=False)),
+    ("DELETE FROM x USING a AS x JOIN e.c", Written((A, C), calls=False)),
+    ("DELETE HISTORY FROM a BEFORE SYSTEM_TIME NOW()", Written((A,), calls=False)),
     ("WITH q AS (SELECT 1) UPDATE a SET n = 1", Written((A,), calls=False)),
-    ("WITH q AS (SELECT 1 FROM b) DELETE FROM a", Written((A,), (B, A), calls=False)),
+    ("WITH q AS (SELECT 1 FROM b) DELETE FROM a", Written((A,), (B,), calls=False)),
     ("SET STATEMENT max_statement_time=1 FOR UPDATE a SET n = 1", Written((A,), calls=False)),
     ("CREATE TABLE IF NOT EXISTS a SELECT * FROM e.c", Written((A,), (C,), calls=False)),
     ("CREATE TABLE a (n INT) AS SELECT n FROM e.c", Written((A,), (C,), calls=False)),
@@ -65,7 +91,8 @@ def test_the_tables_that_a_statement_may_write_to_are_named(
     statement: str, expected: Written
 ) -> None:
     assert written(statement, database="d") == expected
-    assert written(statement, database="").tables in ((), (C,))
+    without = () if any(database == "d" for database, _ in expected.tables) else expected.tables
+    assert written(statement, database="").tables == without
 
 
 IN, OUT, SYSTEM = ("shop", "orders"), ("shop2", "log"), ("mysql", "rds_heartbeat2")

@@ -21,15 +21,15 @@ class Written(Struct, frozen=True):
     tables: tuple[Name, ...] = ()
     """None: that cannot be told."""
     read: tuple[Name, ...] = ()
-    """The tables or views that it reads."""
+    """The other tables or views that it reads."""
     calls: bool = True
-    """Whether it may call a stored function."""
+    """Whether it may call a stored function, itself or by a view that is not in `read`."""
 
 
-_MODIFIERS: Final = ("LOW_PRIORITY", "DELAYED", "HIGH_PRIORITY", "QUICK", "IGNORE")
-_AFTER_TABLES: Final = frozenset({"WHERE", "SET", "ORDER", "LIMIT", "RETURNING"})
+_MODIFIERS: Final = ("LOW_PRIORITY", "DELAYED", "HIGH_PRIORITY", "IGNORE")
+_AFTER_REFERENCES: Final = frozenset({"WHERE", "SET"})
+_AFTER_FROM: Final = _AFTER_REFERENCES | {"GROUP", "HAVING", "ORDER", "LIMIT", "UNION", "UPDATE"}
 _JOINS: Final = frozenset({"JOIN", "STRAIGHT_JOIN"})
-_ENDS_TABLES: Final = _AFTER_TABLES | _JOINS | {"GROUP", "HAVING", "UNION", "ON", "USING", ")", "("}
 _QUERIES: Final = frozenset({"SELECT", "WITH", "TABLE", "VALUES"})
 _WORDS: Final = """
     ( ) , = < > ! + - * / % & | ^ ~ . AND OR NOT XOR IN EXISTS ANY SOME ALL AS BETWEEN BY CASE
@@ -76,17 +76,24 @@ def written(statement: str, *, database: str, lowers: bool = False, sql_mode: st
             reader.skip_to("FOR")
             verb = reader.word()
         first = reader.at
+        if verb == "WITH":
+            verb = _behind_with(reader)
+        began = reader.at
         tables, listed = _tables(verb, reader)
-        calls = _calls(reader, first, listed) or _APART.search(statement) is not None
-        return Written(tables, _read(reader, max(first, listed)), calls)
     except UnclearError:
         return Written()
+    behind = reader.at
+    calls = _calls(reader, first, listed) or _APART.search(statement) is not None
+    try:
+        read = *_read(reader, first, began), *_read(reader, behind, len(found))
+    except UnclearError:
+        return Written(tables)
+    return Written(tables, read, calls)
 
 
 def _tables(verb: str, reader: Reader) -> tuple[tuple[Name, ...], int]:
-    """The tables, and where a list of the columns of the first may stand."""
-    if verb == "WITH":
-        verb = _behind_with(reader)
+    """The tables, which are taken with all between them, and where a list of the columns of the
+    first may stand."""
     if verb == "CREATE":
         reader.skip_to("TABLE")
         reader.take("IF", "NOT", "EXISTS")
@@ -99,15 +106,25 @@ def _tables(verb: str, reader: Reader) -> tuple[tuple[Name, ...], int]:
         return _references(reader), 0
     if verb != "DELETE":
         raise UnclearError(verb)
-    reader.take("HISTORY")
+    return _of_delete(reader), 0
+
+
+def _of_delete(reader: Reader) -> tuple[Name, ...]:
+    # Each may be the name of a table instead: DELETE history FROM a JOIN history ...
+    may_be_named = reader.take("QUICK") or reader.take("HISTORY")
+    reader.take("IGNORE")
     if not reader.take("FROM"):
         reader.skip_to("FROM")
-        return _references(reader), 0
+        return _references(reader)
+    start = reader.at
     table = reader.table()
-    if reader.peek() not in {",", ".", "USING"}:
-        return (table,), 0
-    reader.skip_to("USING")
-    return _references(reader), 0
+    if reader.peek() == "USING" or (not may_be_named and reader.peek() in {",", "."}):
+        reader.skip_to("USING")
+        return _references(reader)
+    if not may_be_named:
+        return (table,)
+    reader.at = start
+    return _references(reader)
 
 
 def _behind_with(reader: Reader) -> str:
@@ -122,18 +139,30 @@ def _behind_with(reader: Reader) -> str:
 
 
 def _references(reader: Reader) -> tuple[Name, ...]:
-    """The tables that stand here, between commas and in joins, whatever is done to them."""
+    """The tables that stand here, between commas and in joins, whatever is done to them. Raises
+    UnclearError where a query is among them."""
     found: list[Name] = []
     comes = True
-    while reader.at < len(reader.tokens) and (comes or reader.peek() not in _AFTER_TABLES):
-        if not comes:
-            word = reader.word()
-            comes = word in _JOINS or word == ","
-        elif not reader.take("("):
-            if reader.peek() in _QUERIES:
-                raise UnclearError("a query in the place of a table")
+    depth = inside = 0
+    """Of all parentheses, and of those that are not around tables."""
+    while reader.at < len(reader.tokens):
+        if reader.peek() in _QUERIES:
+            raise UnclearError("a query among the tables")
+        if comes and reader.peek() != "(":
             found.append(reader.table())
             comes = False
+            continue
+        if not comes and not depth and reader.peek() in _AFTER_REFERENCES:
+            break
+        word = reader.word()
+        if word == "(":
+            depth += 1
+            inside += not comes
+        elif word == ")":
+            depth -= 1
+            inside -= inside > 0
+        elif not inside:
+            comes = word in _JOINS or word == ","
     return tuple(found)
 
 
@@ -148,20 +177,35 @@ def _calls(reader: Reader, first: int, listed: int) -> bool:
     )
 
 
-def _read(reader: Reader, first: int) -> tuple[Name, ...]:
-    """The tables or views that it reads. Raises UnclearError where that is not certain."""
-    words = [token.word for token in reader.tokens]
+def _read(reader: Reader, first: int, end: int) -> tuple[Name, ...]:
+    """The tables or views that are read here. Raises UnclearError where that is not certain."""
     found: list[Name] = []
-    for at in range(first, len(words)):
-        if words[at] == "TABLE":
+    for at in range(first, end):
+        reader.at = at
+        word = reader.word()
+        if word == "TABLE":
             raise UnclearError("a query that names its table alone")
-        if words[at] != "FROM" and words[at] not in _JOINS:
+        if word != "FROM" and word not in _JOINS:
             continue
-        reader.at = at + 1
-        if reader.peek() in {"(", "DUAL"}:
-            continue
-        found.append(reader.table())
-        while reader.at < len(words) and reader.peek() not in _ENDS_TABLES:
-            if reader.word() == ",":
-                raise UnclearError(",")
+        if reader.peek() == "(":
+            if reader.peek(1) not in _QUERIES:
+                raise UnclearError("tables in parentheses")
+        elif reader.peek() != "DUAL":
+            found.append(reader.table())
+        if word == "FROM":
+            _no_comma(reader)
     return tuple(found)
+
+
+def _no_comma(reader: Reader) -> None:
+    """Raises UnclearError if a table follows behind a comma in this FROM, and not in a join."""
+    depth = 0
+    while depth >= 0 and reader.at < len(reader.tokens):
+        word = reader.word()
+        depth += (word == "(") - (word == ")")
+        if depth == 0 and word == ",":
+            raise UnclearError(",")
+        if depth == 0 and word in _AFTER_FROM:
+            return
+        if word == "FOR" and reader.peek() in {"ORDER", "GROUP"}:
+            reader.word()  # of an index: FORCE INDEX FOR ORDER BY (i)

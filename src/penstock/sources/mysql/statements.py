@@ -197,16 +197,21 @@ class Reader:
         self._lowers = lowers
 
     def word(self) -> str:
-        """The next word, taken; empty at the end, and for a quoted name."""
+        """The next word, taken; empty at the end, and for a name in quotes or behind a dot."""
         if self.at == len(self.tokens):
             return ""
         self.at += 1
-        return self.tokens[self.at - 1].word
+        return self.peek(-1)
 
     def peek(self, ahead: int = 0) -> str:
-        """A word that comes, not taken; empty behind the end."""
+        """A word that comes, not taken; empty as of `word`."""
         at = self.at + ahead
-        return self.tokens[at].word if at < len(self.tokens) else ""
+        if at >= len(self.tokens):
+            return ""
+        token = self.tokens[at]
+        # There a server takes any word for a name: `a.from`.
+        named = token.kind == "word" and at > 0 and self.tokens[at - 1].text == "."
+        return "" if named else token.word
 
     def take(self, *words: str) -> bool:
         """Take these words if they come next."""
