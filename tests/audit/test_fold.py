@@ -7,9 +7,11 @@ from bson.int64 import Int64
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.audit.fold import Fold, Table, decoded, names_before, whole_rows
+from penstock.audit.fold import Fold, Table, changed, decoded, names_before, whole_rows
 from penstock.audit.undoing import Undoing
 from penstock.errors import AuditError
+from penstock.updates import InexactError
+from tests.audit.support import entries, row, text
 
 Record = dict[str, Any]
 
@@ -250,6 +252,84 @@ def test_a_row_that_was_not_sent_whole_is_left_out_until_it_is() -> None:
     fold = story.fold()
     assert kinds(fold) == ["partial"]
     assert rows(fold.tables["d", "t"]) == []
+
+
+NESTED: Record = {"id": 1, "a": {"b": 1, "l": [1, {"n": 2}, 3]}}
+
+
+@pytest.mark.parametrize("paths", [{}, None], ids=["stated", "of before"])
+def test_a_path_leads_into_a_column(paths: Record | None) -> None:
+    chg = {"a.b": {"t": 5}, "a.l.1.n": {}, "a.l": {"size": 2}, "n": {"t": 0}}
+    assert changed(NESTED, chg, paths) == {"id": 1, "a": {"b": 5, "l": [1, {}]}, "n": 0}
+
+
+def test_a_name_with_dots_is_what_its_record_says() -> None:
+    """A column, a name within one, a path beside another column of that name, and digits."""
+    row: Record = {"id": 1, "a": {"b": {}, "0": 1}, "a.b": [1, 2]}
+    assert changed(row, {"a.b": {"size": 1}}, {"a.b": ["a.b"]}) == {**row, "a.b": [1]}
+    assert changed(row, {"a.c": {"t": 5}}, {"a.c": ["a.c"]}) == {**row, "a.c": 5}
+    within: Record = {**row, "a": {"b": {}, "0": 1, "b.c": 5}}
+    assert changed(row, {"a.b.c": {"t": 5}}, {"a.b.c": ["a", "b.c"]}) == within
+    assert changed(row, {"a.b": {"t": 5}}, {}) == {**row, "a": {"b": 5, "0": 1}}
+    assert changed(row, {"a.0": {"t": 5}}, {"a.0": ["a", "0"]}) == {**row, "a": {"b": {}, "0": 5}}
+    # Those of a flattened document are columns, whatever they were before.
+    flat = {"id": 1, "b.0": [1, 2]}
+    for paths in (None, {"b.0": ["b", "0"]}):
+        assert changed(flat, {"b.0": {"size": 1}, "b.c": {"t": 5}}, paths) == {
+            "id": 1,
+            "b.0": [1],
+            "b.c": 5,
+        }
+
+
+@pytest.mark.parametrize("size", [{}, {"size": 1}], ids=["set", "cut"])
+@pytest.mark.parametrize("row", [{"a": {"b": {"c": [1]}, "b.c": [1]}}, {"a": {}, "a.b": {}}])
+def test_a_record_that_does_not_say_is_refused_where_a_name_of_the_row_has_a_dot(
+    row: Record, size: Record
+) -> None:
+    with pytest.raises(InexactError, match="ambiguous"):
+        changed(row, {"a.b.c": size or {"t": 5}})
+
+
+def test_a_path_into_what_is_no_document_is_refused() -> None:
+    with pytest.raises(InexactError, match="nothing at the path"):
+        changed({"id": 1, "a": 5}, {"a.b": {"t": 5}}, {})
+
+
+def test_an_update_that_describes_itself_is_folded_into_its_row() -> None:
+    """As MongoDB sends it without pre-images, through the records that a pipeline writes."""
+    story = [
+        row(1, after={"id": 1, "address": {"city": "a", "tags": [1, 2]}}),
+        row(
+            2,
+            key='{"id":1}',
+            operation_type="update",
+            update_description=text(
+                {
+                    "updatedFields": {"address.city": "b", "address.x.y": 1},
+                    "truncatedArrays": [{"field": "address.tags", "newSize": 1}],
+                }
+            ),
+            disambiguated_paths=text({"address.x.y": ["address", "x.y"]}),
+        )
+        | {"full_document": None},
+    ]
+    fold = Fold()
+    for at, entry in enumerate(entries(story), start=1):
+        assert entry.record is not None
+        fold.take({**decoded(entry.record), "at": at})
+    table = fold.tables["db", "orders"]
+    assert rows(table) == [{"id": 1, "address": {"city": "b", "tags": [1], "x.y": 1}}]
+    assert [doubt.kind for doubt in fold.doubts(table)] == ["beginning"]
+
+
+def test_a_column_with_a_dot_that_comes_beside_a_document_is_a_column() -> None:
+    """Of an update of which both rows are known."""
+    before, after = {"id": 1, "a": {"b": 1}}, {"id": 1, "a": {"b": 1}, "a.b": 2}
+    (entry,) = entries([row(1, before=before, after=after)])
+    assert entry.record is not None
+    told = decoded(entry.record)
+    assert changed(before, told["chg"], told.get("paths")) == after
 
 
 def test_a_table_that_was_copied_has_the_rows_from_before() -> None:

@@ -109,6 +109,27 @@ def test_an_update_that_describes_itself_is_partial_and_says_so() -> None:
     assert (said["op"], said["flags"]) == ("u", {"partial": True})
 
 
+def test_which_names_are_paths_is_kept_where_the_source_says_it() -> None:
+    found = row(1, operation_type="update", update_description='{"updatedFields":{"a.b.c":1}}')
+    found["full_document"] = None
+    assert "paths" not in record(found)
+    for said in ({}, {"a.b.c": ["a", "b.c"]}, {"a.0": ["a", 0]}):
+        made = record(found | {"disambiguated_paths": text(said)})
+        assert made["paths"] == said
+        assert list(made).index("paths") == list(made).index("chg") + 1
+    (spilled,) = entries([found | {"disambiguated_paths": "{}"}], bytes_max=1)
+    assert spilled.record is not None
+    assert spilled.spilled is not None
+    assert "paths" not in decoded(spilled.record)
+    assert decoded(spilled.spilled) == {"chg": {"a.b.c": {"t": 1}}, "paths": {}}
+
+
+def test_names_that_only_look_like_paths_are_said_to_be_columns() -> None:
+    found = row(1, before={"a": {}, "b.c": 1}, after={"a": {}, "b.c": 2, "a.d": 3})
+    assert record(found)["paths"] == {"a.d": ["a.d"]}
+    assert "paths" not in record(row(1, before={"b.c": 1}, after={"b.c": 2}))
+
+
 def test_an_insert_that_lacks_columns_says_so() -> None:
     assert record(row(1, after={"id": 1}, unchanged=["n"]))["flags"] == {"partial": True}
     assert "flags" not in record(row(1, after={"id": 1}))
@@ -172,4 +193,8 @@ def test_a_stored_record_has_the_parts_that_it_was_made_of(after: dict[str, Any]
     left = without_content(made)
     assert parts_of(left).head == parts_of(made).head
     assert "INSERT 5" not in repr(left)
+    # What names are paths is content as they are: proved, and erased with them.
+    said = {"paths": {"a.b": ["a", "b"]}}
+    assert parts_of(made | said).content != parts_of(made).content
+    assert without_content(made | said) == left
     assert set(left["meta"]) == {"db", "tbl"}

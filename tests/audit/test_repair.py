@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from bson.binary import Binary
 from bson.int64 import Int64
-from msgspec import structs
+from msgspec import Raw, structs
 
 from penstock.audit.archives import Archives
 from penstock.audit.archiving import archive
@@ -19,7 +19,7 @@ from penstock.audit.repair import Repaired, Repairer
 from penstock.audit.trail import Trail
 from penstock.client.flight import LogClient, ReadRequest
 from penstock.errors import AuditError
-from penstock.event import AnyEvent
+from penstock.event import AnyEvent, Operation
 from penstock.serve.flight import FlightServer
 from tests.audit.proofs import erase, patience, record_at, sound, verify
 from tests.audit.support import marker, stored, writer_of
@@ -111,6 +111,38 @@ def test_records_are_put_back_from_the_log(filled: Trail, endpoint: str) -> None
     own = stored(filled)[-1]
     assert (own["op"], own["said"]["operation"], own["sys"]["count"]) == ("sys", "repair", 10)
     assert sound(verify(filled))
+
+
+def test_an_update_without_its_paths_is_put_back_from_a_log_that_has_them(
+    any_trail: Trail,
+) -> None:
+    """Trails of before do not have them."""
+    log, packer = BlockLog(), Packer(events_max=6, bytes_max=1 << 20)
+    update = structs.replace(
+        insert(1),
+        operation=Operation.UPDATE,
+        full_document=None,
+        update_description=Raw(b'{"updatedFields":{"a.b":1}}'),
+        disambiguated_paths=Raw(b"{}"),
+    )
+    log.append([[insert(0)], [update]])
+    server = FlightServer(log)
+    server.start()
+    with LogClient(server.address) as client:
+        read = ReadRequest(log_id=client.bounds().log_id, after=0, until=2, columns=COLUMNS)
+        rows = [row for batch in client.read(read) for row in batch.to_pylist()]
+    assert rows[1]["disambiguated_paths"] == "{}"
+    rows[1]["disambiguated_paths"] = None
+    writer = writer_of(any_trail)
+    for row in rows:
+        entry = entry_of(row, tz=any_trail.config.tz, bytes_max=1 << 20)
+        writer.write(packer.add(entry), marker=marker)
+    writer.write(packer.end(), marker=marker)
+    before = stored(any_trail)
+    any_trail.records.delete_one({"at": 2})
+    assert repair(any_trail, server.address).records == [2]
+    server.stop()
+    assert stored(any_trail)[:-1] == before
 
 
 def test_records_are_put_back_from_an_archive(filled: Trail, tmp_path: Path) -> None:

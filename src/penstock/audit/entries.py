@@ -13,7 +13,7 @@ from penstock.audit.records import Record, Row, parts_of, record_of
 from penstock.errors import AuditError
 
 _U64: Final = (1 << 64) - 1
-SPILLED_FIELDS: Final = ("chg", "said")
+SPILLED_FIELDS: Final = ("chg", "paths", "said")
 
 
 def entry_of(row: Row, *, tz: str, bytes_max: int) -> Entry:

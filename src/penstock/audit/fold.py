@@ -5,7 +5,7 @@ or a record was erased, it says so as a Doubt and leaves it to the caller whethe
 which only some columns are known is kept as such, and is not `whole`.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple, cast
 
 import bson
@@ -15,7 +15,7 @@ from msgspec import Struct
 from penstock.audit.copies import COPY, Copies, names_of
 from penstock.errors import AuditError
 from penstock.mysql_sql.alterations import alteration
-from penstock.updates import InexactError, apply_update
+from penstock.updates import InexactError, Paths, apply_update
 
 Name = tuple[str, str]
 """A database and a table."""
@@ -245,7 +245,8 @@ class Fold:
         else:
             base = dict(record["meta"]["pk"]) if old is None else old.values
             try:
-                values, whole = changed(base, record["chg"]), old is not None and old.whole
+                values = changed(base, record["chg"], record.get("paths"))
+                whole = old is not None and old.whole
             except InexactError as error:
                 self._doubt(record, "inexact", f"an update has no exact meaning: {error}")
                 values, whole = base, False
@@ -439,29 +440,61 @@ def before_of(record: Mapping[str, Any]) -> Document:
     return {column: change["f"] for column, change in record["chg"].items() if "f" in change}
 
 
-def changed(row: Document, chg: Mapping[str, Mapping[str, Any]]) -> Document:
-    """A row behind an update. Raises InexactError where that can mean more than one row."""
+def changed(
+    row: Document, chg: Mapping[str, Mapping[str, Any]], paths: Paths | None = None
+) -> Document:
+    """A row behind an update, whose record says in `paths` which of its names lead into columns.
+    Raises InexactError where that can mean more than one row."""
     result = dict(row)
-    cuts: list[Document] = []
+    update: Document = {"updatedFields": {}, "removedFields": [], "truncatedArrays": []}
+    read: dict[str, Sequence[Any]] = {}
     for column, change in chg.items():
+        if paths is None:
+            steps = _unstated(column, row, cut="size" in change)
+        else:
+            steps = _stated(column, row, paths)
+        if steps is not None:
+            read[column] = steps
         if "size" in change:
-            cuts.append({"field": column, "newSize": change["size"]})
-        elif _may_be_path(column, row):
-            raise InexactError(f"{column} may be a path into a column, or a column's name")
+            update["truncatedArrays"].append({"field": column, "newSize": change["size"]})
+        elif steps is None or len(steps) > 1:
+            if "t" in change:
+                update["updatedFields"][column] = change["t"]
+            else:
+                update["removedFields"].append(column)
         elif "t" in change:
             result[column] = change["t"]
         else:
             result.pop(column, None)
-    return apply_update(result, {"truncatedArrays": cuts}, None) if cuts else result
+    return apply_update(result, update, read) if any(update.values()) else result
 
 
-def _may_be_path(column: str, row: Document) -> bool:
-    """Whether a name with dots may lead into a document, and is not known as a column's name."""
-    return (
-        "." in column
-        and column not in row
-        and isinstance(row.get(column.partition(".")[0]), dict | list)
-    )
+def _stated(column: str, row: Document, paths: Paths) -> Sequence[Any] | None:
+    """The steps of a name; None where they are what stands between its dots."""
+    steps = paths.get(column)
+    first = column.partition(".")[0] if steps is None else steps[0]
+    # Nothing leads into a column that the row does not have: it is that of a flattened document.
+    return steps if first in row and "." in column else [column]
+
+
+def _unstated(column: str, row: Document, *, cut: bool) -> Sequence[Any] | None:
+    """As `_stated`, of a record that does not say which names are paths: one with dots leads into
+    a document, unless the row has a column of that name. Raises InexactError where it may be of
+    another name with dots that the row has; also of such a column, for an array that is cut."""
+    names = column.split(".")
+    is_path = len(names) > 1 and isinstance(row.get(names[0]), dict | list)
+    if not is_path or (column in row and not cut):
+        return [column]
+    at: Any = row
+    for number, name in enumerate(names[:-1]):
+        if isinstance(at, dict):
+            rest = names[number:]
+            if "" in rest or any(".".join(rest[:count]) in at for count in range(2, len(rest) + 1)):
+                raise InexactError(f"the path {column} is ambiguous: a field's name may hold a dot")
+            at = cast("Document", at).get(name)
+        elif isinstance(at, list) and name.isdecimal():
+            at = next(iter(cast("Sequence[Any]", at)[int(name) :]), None)
+    return None
 
 
 # --- which records tell of tables -----------------------------------------------------------------

@@ -14,6 +14,9 @@ A record, in the order of its fields; those of the *content* are marked, all oth
     chg*      {column: {f, t}}: from and to. An insert has only `t`, a delete only `f`, an update
               the columns that changed; null is null, and a column that was not there has no `f`
               (A14)
+    paths*    of an update, where it is known which names with dots in `chg` are paths into a
+              column: {name: its steps} of those that are not what stands between the dots. A text
+              is a field's own name, a number a place in an array; empty where there is none
     txn       {id, size}: the source's name of the transaction, and how much was captured of it
     src       {source, position, gtid, binlog {file, pos}, thread, sql*, sql_bytes*, sql_at, actor*}
     schema    the schema's version, where the source keeps one
@@ -22,7 +25,7 @@ A record, in the order of its fields; those of the *content* are marked, all oth
     ts_ist    "YYYY-MM-DD HH:MM:SS", while the time zone is Asia/Kolkata
     said*     of a ddl, gap or copy: what the source said; of a sys: what people said
     sys       of a sys: what was done, and at which places
-    spilled*  {bytes, sha256}: instead of chg and said, where they are too large
+    spilled*  {bytes, sha256}: instead of chg, said and paths, where they are too large
     erased    {at, digest, by}: the content (*) is gone, by the record at `at` with the id `by`; the
               digest stands for it in the leaf
     done      of a sys: whether all of it was carried out; nothing proves that
@@ -53,8 +56,9 @@ Record = dict[str, Any]
 COLUMNS: Final = (
     *("sequence", "commit", "commit_rows", "commit_digest", "check", "ordinal", "kind"),
     *("operation_type", "source", "database", "collection", "event_id", "document_id", "key"),
-    *("full_document", "full_document_before_change", "update_description", "position"),
-    *("transaction", "timestamp", "schema_version", "snapshot", "unchanged", "origin"),
+    *("full_document", "full_document_before_change", "update_description"),
+    *("disambiguated_paths", "position", "transaction", "timestamp", "schema_version"),
+    *("snapshot", "unchanged", "origin"),
 )
 """What a trail needs of an entry."""
 
@@ -97,7 +101,7 @@ def record_of(row: Row, *, tz: str) -> Record | None:
         "op": record["op"],
         "meta": meta,
         "seq": Int64(row["ordinal"]),
-        **({"chg": record["chg"]} if "chg" in record else {}),
+        **{name: record[name] for name in ("chg", "paths") if name in record},
         "txn": {"id": row["transaction"], "size": Int64(row["commit_rows"] or 1)},
         "src": _origin(row, origin),
         **({"schema": Int64(row["schema_version"])} if row["schema_version"] else {}),
@@ -118,6 +122,7 @@ def _change(row: Row) -> Record:
     keyless = list(key) == [_KEYLESS]
     before, after = row["full_document_before_change"], row["full_document"]
     partial = False
+    paths: Record | None = None
     if operation == "i":
         chg = _from_to(None, after)
         partial = bool(row["unchanged"])
@@ -126,14 +131,17 @@ def _change(row: Row) -> Record:
         partial = before is None
     elif before is not None and after is not None and not row["unchanged"]:
         chg = _from_to(before, after)
+        paths = _names_like_paths(chg, before)
     else:
         chg = _described(row, before, after)
+        paths = _paths(row, chg, before or after)
         partial = before is None
     flags = {"copied": bool(row["snapshot"]), "keyless": keyless, "partial": partial}
     return {
         "op": operation,
         "meta": {"pk": key, "pk_text": row["document_id"]},
         "chg": chg,
+        **({} if paths is None else {"paths": paths}),
         "flags": {name: True for name, holds in flags.items() if holds},
     }
 
@@ -198,6 +206,21 @@ def _described(row: Row, before: str | None, after: str | None) -> Record:
     return changed
 
 
+def _paths(row: Row, chg: Record, known: str | None) -> Record | None:
+    """What an update's names with dots are; None where the source does not say."""
+    if row["update_description"] is None:
+        return _names_like_paths(chg, known)
+    return document_of(row["disambiguated_paths"])
+
+
+def _names_like_paths(chg: Record, known: str | None) -> Record | None:
+    """As `paths`, where all names are columns' own: those that would lead into a column of a row
+    like `known`. None where no name would."""
+    dotted = [name for name in chg if "." in name]
+    columns: Record = msgspec.json.decode(known) if dotted and known is not None else {}
+    return {name: [name] for name in dotted if name.partition(".")[0] in columns} or None
+
+
 def _origin(row: Row, origin: Record) -> Record:
     src: Record = {"source": row["source"], "position": row["position"]}
     if row["transaction"] is not None:
@@ -237,7 +260,7 @@ def local_of(timestamp: int, tz: str) -> Record:
 
 _META_HEAD: Final = frozenset({"db", "tbl"})
 _SRC_CONTENT: Final = frozenset({"sql", "sql_bytes", "actor", "position"})
-_CONTENT: Final = frozenset({"chg", "said", "spilled"})
+_CONTENT: Final = frozenset({"chg", "paths", "said", "spilled"})
 _NEITHER: Final = frozenset({"at", "erased"})
 
 

@@ -1,6 +1,7 @@
 """Make records of a trail anew from the service's log; only what gives the leaf that is kept."""
 
 from collections.abc import Iterator
+from itertools import product
 from typing import Any, Final
 
 import bson
@@ -121,9 +122,13 @@ class Log:
         return made
 
     def _tried(self, wanted: Wanted, record: dict[str, Any]) -> Remade | None:
-        """With its values in it, and spilled: the limit may have been another one."""
-        for bytes_max in (self._bytes_max, DOCUMENT_BYTES_MAX, 0):
-            ready = made_ready(record, bytes_max=bytes_max)
+        """With its values in it, and spilled: the limit may have been another one. Also without
+        `paths`, which records of before do not have."""
+        forms = [record]
+        if "paths" in record:
+            forms.append({name: value for name, value in record.items() if name != "paths"})
+        for form, bytes_max in product(forms, (self._bytes_max, DOCUMENT_BYTES_MAX, 0)):
+            ready = made_ready(form, bytes_max=bytes_max)
             if len(ready["record"]) > DOCUMENT_BYTES_MAX:
                 continue
             document = RawBSONDocument(ready["record"], RAW)
