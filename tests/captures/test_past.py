@@ -259,6 +259,22 @@ async def test_the_current_row_tells_of_the_places_since_its_change_and_of_no_ot
             assert (await past).document is None  # the insert that follows says so
 
 
+@pytest.mark.slow
+async def test_a_row_that_may_be_written_otherwise_is_not_said_to_be_absent(
+    tmp_path: Path,
+) -> None:
+    log = MemoryLog()
+    await log.append(copied_whole("shop"))
+    await log.append([committed(changed(1, key=1))])
+    with StateKeeper(log, tmp_path, STATE) as keeper:
+        await caught_up(keeper, log)
+        head = (await log.bounds()).head
+        assert await was(log, head, {"a": "x", "b": 1}, rows=keeper) is None
+        for key in ({"a": "x", "b": "y", "c": 1}, dict.fromkeys("abcdefgh", "x"), {"a": [1]}):
+            with pytest.raises(HistoryUnknownError):
+                await was(log, head, key, rows=keeper)
+
+
 async def test_as_of_is_a_version_a_time_or_a_marker() -> None:
     log = MemoryLog()
     await log.append([committed(changed(1, key=1), changed(1, key=2, ordinal=1))])

@@ -5,10 +5,10 @@ primary key of SQL is a DECIMAL of some scale, and MongoDB's index compares numb
 of a key of several have no order of their own; those of a document that is one field's value have.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from decimal import Context, Decimal, InvalidOperation
 from itertools import islice, permutations, product
-from typing import Any, Final, cast
+from typing import Any, Final, NamedTuple, cast
 
 import msgspec
 
@@ -18,8 +18,12 @@ SPELLINGS_MAX: Final = 10_000
 """How many ways of writing a key are looked up at most."""
 _SCALE_MAX: Final = 30
 """Of a DECIMAL, in MariaDB and MySQL."""
+_DECIMAL_DIGITS_MAX: Final = 65
+"""Of a DECIMAL before its point."""
 _DIGITS_MAX: Final = 400
 """Longer numbers are compared by their exponent."""
+_PLACES_MAX: Final = 10_000
+"""What is written with more places is no number of any source, and compared as it is written."""
 _NUMBERS: Final = frozenset({"$numberLong", "$numberInt", "$numberDecimal", "$numberDouble"})
 
 
@@ -41,20 +45,31 @@ def forms_of_stored(key: bytes) -> tuple[bytes, ...]:
     return whole, _form("value", _plain(next(iter(fields.values()))))
 
 
-def spellings_of(key: object) -> list[bytes]:
+class Spellings(NamedTuple):
+    """The ways in which a log may have written a key."""
+
+    texts: list[bytes]
+    complete: bool
+    """Whether these are all; else a row that is written in none of them may be there."""
+
+
+def spellings_of(key: object) -> Spellings:
     """The value of a key, or a whole key, in the ways in which a log may have written it."""
     value = key
     if not isinstance(key, dict) or _is_wrapped(cast("dict[str, Any]", key)):
-        return [msgspec.json.encode(one) for one in _written(value, decimals=True)]
+        ways, complete = _written(value, decimals=True)
+        return Spellings([msgspec.json.encode(one) for one in ways], complete)
     fields = cast("dict[str, Any]", key)
     decimals = len(fields) <= 2
     values = {name: _written(one, decimals=decimals) for name, one in fields.items()}
     found = (
         msgspec.json.encode(dict(zip(names, each, strict=True)))
         for names in permutations(fields)
-        for each in product(*(values[name] for name in names))
+        for each in product(*(values[name][0] for name in names))
     )
-    return list(islice(found, SPELLINGS_MAX))
+    texts = list(islice(found, SPELLINGS_MAX))
+    complete = all(one for _, one in values.values()) and next(found, None) is None
+    return Spellings(texts, complete)
 
 
 def _whole(fields: Mapping[str, Any]) -> bytes:
@@ -70,7 +85,7 @@ def _plain(value: object) -> object:
     number = _number(value)
     if number is not None:
         # No other value is an object here.
-        plain = number.normalize(Context(prec=len(number.as_tuple().digits)))
+        plain = _normal(number)
         return {"N": f"{plain:f}" if abs(plain.adjusted()) < _DIGITS_MAX else str(plain)}
     if isinstance(value, dict):
         return [[name, _plain(one)] for name, one in cast("dict[str, Any]", value).items()]
@@ -80,6 +95,7 @@ def _plain(value: object) -> object:
 
 
 def _number(value: object) -> Decimal | None:
+    """A value as a number; None for what is none, or is too far from 1 to be stored as one."""
     text = ""
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         text = repr(value) if isinstance(value, float) else str(Decimal(value))
@@ -92,23 +108,42 @@ def _number(value: object) -> Decimal | None:
         return None
     if not number.is_finite():
         return None
-    return abs(number) if number.is_zero() else number
+    if number.is_zero():
+        return Decimal(0)
+    return number if isinstance(value, int) or abs(number.adjusted()) <= _PLACES_MAX else None
 
 
-def _written(value: object, *, decimals: bool) -> list[Any]:
-    """A value in the ways in which a log may have written it."""
+def _normal(number: Decimal) -> Decimal:
+    """A number without zeros at its end, and with all of its other digits."""
+    return number.normalize(Context(prec=len(number.as_tuple().digits)))
+
+
+def _written(value: object, *, decimals: bool) -> tuple[list[Any], bool]:
+    """A value in the ways in which a log may have written it, and whether these are all."""
     number = _number(value)
-    if number is None or not _is_writable(value):
-        return [value]
+    if number is None:
+        return [value], not _has_numbers(value)
+    if not _is_writable(value):
+        return [value], False
     found: list[Any] = [value]
     if number == number.to_integral_value() and abs(number) < 1 << 1000:
         whole = int(number)
         found += [whole, {"$numberLong": str(whole)}]
-        if is_finite(whole):
-            found.append(float(whole))
-    if decimals:
-        found += [{"$numberDecimal": one} for one in _scaled(number)]
-    return found
+    double = float(number)
+    if is_finite(double) and (double == number or _number(double) == number):
+        found.append(double)
+    scaled = [{"$numberDecimal": one} for one in _scaled(number)] if decimals else []
+    return found + scaled, bool(scaled)
+
+
+def _has_numbers(value: object) -> bool:
+    """Whether a value is of others that may be written in several ways."""
+    inner: Iterable[Any] = ()
+    if isinstance(value, dict):
+        inner = cast("dict[str, Any]", value).values()
+    elif isinstance(value, list):
+        inner = cast("Iterable[Any]", value)
+    return any(_number(one) is not None or _has_numbers(one) for one in inner)
 
 
 def _is_writable(value: object) -> bool:
@@ -117,11 +152,15 @@ def _is_writable(value: object) -> bool:
 
 
 def _scaled(number: Decimal) -> Iterator[str]:
-    exponent = number.normalize().as_tuple().exponent
-    scale = -exponent if isinstance(exponent, int) and exponent < 0 else 0
-    if number.adjusted() < 65:
-        for more in range(scale, _SCALE_MAX + 1):
-            yield f"{number:.{more}f}"
+    """The texts of a decimal: with zeros at its end, or an exponent in their place. None where it
+    is too long, or has too many places."""
+    sign, digits, exponent = _normal(number).as_tuple()
+    if number.adjusted() >= _DECIMAL_DIGITS_MAX or not isinstance(exponent, int):
+        return
+    for more in range(max(-exponent, 0), _SCALE_MAX + 1):
+        yield f"{number:.{more}f}"
+    for less in range(1, exponent + 1):
+        yield str(Decimal((sign, (*digits, *[0] * (exponent - less)), less)))
 
 
 def _is_wrapped(key: Mapping[str, Any]) -> bool:

@@ -210,7 +210,10 @@ class PastOf:
             return None
         a = self._address
         name = (a.source, a.database, a.collection)
-        known = await asyncio.to_thread(self._rows.look, name, spellings_of(a.key))
+        spellings = spellings_of(a.key)
+        known = await asyncio.to_thread(self._rows.look, name, spellings.texts)
+        if known is not None and known.row is None and not spellings.complete:
+            return None  # it may be there, and written otherwise
         if known is not None and known.row is not None and not self._sees(known.row):
             return structs.replace(known, row=None)
         return known
