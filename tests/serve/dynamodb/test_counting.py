@@ -4,8 +4,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import structlog
 
 from penstock.serve.dynamodb import counting
+from penstock.serve.dynamodb.capacity import item_size
 from tests.serve.dynamodb.support import Served, served
 from tests.serve.dynamodb.test_indexes import index, keys, typed
 from tests.store.support import SetClock
@@ -52,3 +54,28 @@ def test_a_large_table_is_counted_beside_requests_and_not_too_often(
         assert described(everything, "table")["ItemCount"] == 5
         clock.pass_(2)
         wait_until(lambda: described(everything, "table")["ItemCount"] == 6)
+
+
+def test_a_count_that_failed_on_a_defect_is_told_and_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class DefectError(Exception):
+        pass
+
+    failed: list[Any] = []
+
+    def size(item: Any) -> int:
+        if not failed:
+            failed.append(item)
+            raise DefectError
+        return item_size(item)
+
+    monkeypatch.setattr(counting, "_AT_ONCE_ITEMS", 2)
+    monkeypatch.setattr(counting, "item_size", size)
+    with structlog.testing.capture_logs() as logs, served(tmp_path) as everything:
+        table = everything.resource.create_table(TableName="table", **TABLE)
+        for number in range(3):
+            table.put_item(Item={"id": f"{number}"})
+        wait_until(lambda: described(everything, "table").get("ItemCount") == 3)
+    (told,) = [one for one in logs if one["event"] == "a DynamoDB table was not counted"]
+    assert (told["table"], told["error"], told["log_level"]) == ("table", "DefectError", "error")

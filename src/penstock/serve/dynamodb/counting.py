@@ -5,6 +5,7 @@ most six hours old, as the service's own; it is counted in a thread of its own.
 """
 
 import threading
+import traceback
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
@@ -95,15 +96,21 @@ class Counter:
         self._thread.shutdown(cancel_futures=True)
 
     def _count(self, table: Table) -> None:
+        amounts = None
         try:
             amounts = self._amounts(table)
         except PenstockError as error:
             _log.warning("a DynamoDB table was not counted", table=table.name, error=str(error))
-            amounts = None
-        with self._lock:
-            self._counting.discard(table.id)
-            if amounts is not None:
-                self._counted[table.id] = amounts, self._clock.steady_seconds()
+        except Exception as error:  # a defect here must not go unseen; its text may quote an item
+            kind, where = type(error).__name__, traceback.format_tb(error.__traceback__)
+            _log.error(
+                "a DynamoDB table was not counted", table=table.name, error=kind, where=where
+            )
+        finally:
+            with self._lock:
+                self._counting.discard(table.id)
+                if amounts is not None:
+                    self._counted[table.id] = amounts, self._clock.steady_seconds()
 
     def _amounts(self, table: Table) -> Amounts | None:
         amounts, after = Amounts.none_of(table), None
