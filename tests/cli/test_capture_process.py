@@ -3,15 +3,19 @@
 import asyncio
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from penstock import folders
 from penstock.capture import Supervisor
+from penstock.cli import last_states
 from penstock.cli.capture_process import capture
 from penstock.cli.config import Settings, load
 from penstock.event import Commit
+from penstock.folders import keep_whole, write_whole
 from penstock.log import LmdbLog
 from penstock.log.wake import ask
 from penstock.testing.contracts import ManualClock
@@ -89,3 +93,41 @@ async def test_capture_goes_on_when_its_sources_have_finished_and_says_that_age_
         assert not running.done()
         stop.set()
         await running
+
+
+async def test_states_of_sources_are_written_by_one_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where the end comes while the observer writes them."""
+    began, written = asyncio.Event(), threading.Event()
+    writing, at_once = 0, list[int]()
+
+    def write(path: Path, content: bytes) -> None:
+        if path.name == last_states.NAME:
+            assert written.wait(timeout=60)
+        write_whole(path, content)
+
+    async def keep(path: Path, content: bytes) -> None:
+        nonlocal writing
+        writing += 1
+        at_once.append(writing)
+        began.set()
+        try:
+            await keep_whole(path, content)
+        finally:
+            writing -= 1
+
+    monkeypatch.setattr(folders, "write_whole", write)
+    monkeypatch.setattr(last_states, "keep_whole", keep)
+    settings = settings_in(tmp_path)
+    async with LmdbLog(settings.log) as log, patience():
+        stop = asyncio.Event()
+        running = asyncio.ensure_future(capture(settings, log, stop=stop))
+        await began.wait()
+        stop.set()
+        for _ in range(100):  # turns of the loop: it comes as far as it can
+            await asyncio.sleep(0)
+        written.set()
+        await running
+    assert set(at_once) == {1}
+    assert last_states.LastStates(settings.log.path).read().keys() == {"shop"}

@@ -194,9 +194,10 @@ class Capturing:
 
     async def run(self, *, stop: asyncio.Event, hangup: asyncio.Event | None = None) -> None:
         """Until `stop` is set; reload at `hangup`."""
+        observing = asyncio.create_task(self._observer.run())
         tasks = [
             asyncio.create_task(self._supervisor.run(lasting=True)),
-            asyncio.create_task(self._observer.run()),
+            observing,
             asyncio.create_task(self._observer.ask_sources()),
             asyncio.create_task(self._observer.read_gaps()),
             asyncio.create_task(self._sender.run()),
@@ -215,6 +216,9 @@ class Capturing:
                 for task in done:
                     task.result()
         finally:
+            # The observer keeps states too: one file is not written by both.
+            observing.cancel()
+            await asyncio.gather(observing, return_exceptions=True)
             # As they are before we end them.
             await self._observer.keep_states()
             for task in (stopping, *tasks):
