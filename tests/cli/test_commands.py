@@ -3,6 +3,7 @@
 import asyncio
 import json
 import re
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,11 +14,12 @@ import pytest
 import typer
 from msgspec import structs
 
+from penstock.cli import check
 from penstock.cli.app import app
-from penstock.cli.config import load
+from penstock.cli.config import SourceSettings, load
 from penstock.client import follow_sync
 from penstock.client.flight import LogClient, PipelineReport
-from penstock.errors import PenstockError
+from penstock.errors import PenstockError, SourceUnavailableError
 from penstock.log import LmdbLog
 from penstock.state.tables import open_state, read_applied, state_path, write_applied
 from tests.capture.doubles import commit
@@ -194,6 +196,42 @@ def test_config_check_says_what_is_configured_and_no_secret(
     done = penstock(capsys, "config", "check", "--config", str(config), "--json")
     assert json.loads(done.out)["sources"] == {"a": "mongodb"}
     assert "hunter2" not in done.out + done.err
+
+
+def test_config_check_waits_for_no_server_longer_than_it_says(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever the source's own patience: a thread that waits would hold the command up."""
+    monkeypatch.setattr(check, "ANSWER_SECONDS_MAX", 0.05)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        config = configure(
+            tmp_path,
+            f"""[sources.a]
+            type = "mysql"
+            host = "127.0.0.1"
+            port = {silent.getsockname()[1]}
+            user = "u"
+            password = "p"
+            include = ["db.t"]
+            connect_timeout = 3600
+            """,
+        )
+        done = penstock(capsys, "config", "check", "--config", str(config), "--json")
+    assert done.code == 0, done.err
+    (told,) = json.loads(done.out)["remarks"]
+    assert told.startswith("sources.a: not compared with what is there")
+
+
+def test_config_check_says_of_a_source_that_it_cannot_open_that_nothing_was_compared(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_: SourceSettings) -> Any:
+        raise SourceUnavailableError("shop: away. Nothing was read. Wait.")
+
+    monkeypatch.setattr(SourceSettings, "open", refuse)
+    done = penstock(capsys, "config", "check", "--config", str(configure(tmp_path)), "--json")
+    assert done.code == 0, done.err
+    assert "not compared" in " ".join(json.loads(done.out)["remarks"])
 
 
 @pytest.mark.parametrize(("images", "told"), [("updateLookup", True), ("required", False)])

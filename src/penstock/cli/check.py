@@ -7,6 +7,7 @@ import asyncio
 from typing import TYPE_CHECKING, Final
 
 import typer
+from msgspec import structs
 
 from penstock.cli import output
 from penstock.errors import PenstockError
@@ -60,16 +61,27 @@ async def _names(settings: "Settings") -> list[str]:
 async def _named(source: "SourceSettings") -> list[str]:
     from penstock.ports import NamesThings
 
-    opened = source.open()
-    if not isinstance(opened, NamesThings):
-        return []
+    opened = None
     try:
+        opened = _impatient(source).open()
+        if not isinstance(opened, NamesThings):
+            return []
         async with asyncio.timeout(ANSWER_SECONDS_MAX):
             return await opened.unmatched()
     except (PenstockError, TimeoutError):
         return ["not compared with what is there; `penstock doctor` says why"]
     finally:
-        await opened.close()
+        if opened is not None:
+            await opened.close()
+
+
+def _impatient(source: "SourceSettings") -> "SourceSettings":
+    """A source that waits no longer than we do: what it does in a thread is not broken off."""
+    seconds = getattr(source.config, "connect_timeout", 0.0)
+    if seconds <= ANSWER_SECONDS_MAX:
+        return source
+    config = source.config.model_copy(update={"connect_timeout": ANSWER_SECONDS_MAX})
+    return structs.replace(source, config=config)
 
 
 def summary(settings: "Settings") -> dict[str, object]:
