@@ -170,7 +170,8 @@ class MysqlSourceConfig(Config):
         description="Tables whose changes may come as statements (their sessions' `binlog_format` "
         "is not ROW); as `include`. Capture goes past such a statement with a gap: of the captured "
         "tables that it changes, or of all where its triggers and functions may change others. "
-        "One that changes no captured table needs none.",
+        "`*.*` is also of those whose tables cannot be told. One that changes no captured table "
+        "needs none.",
     )
     statements: Literal["full", "redacted", "off"] = Field(
         "full",

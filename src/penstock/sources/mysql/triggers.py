@@ -38,7 +38,8 @@ def changes_more(
         if not _may_see_triggers(connection, table):
             return (
                 f"a trigger of {'.'.join(table)} may change captured tables, and whether there is "
-                f"one we may not see: that needs the privilege TRIGGER on the table"
+                f"one we may not see: that needs the privilege TRIGGER on the table, granted to "
+                f"the user itself and to no role"
             )
         triggers = ask(
             connection,
@@ -57,7 +58,10 @@ def changes_more(
 
 
 def _may_see_triggers(connection: Connected, table: Name) -> bool:
-    """Whether we may see a table's triggers, which who may only SELECT does not."""
+    """Whether we may see a table's triggers, which who may only SELECT does not.
+
+    False of a privilege that comes by a role.
+    """
     ((user,),) = ask(connection, "SELECT CURRENT_USER()")
     name, _, host = str(user).rpartition("@")
     we = f"'{name}'@'{host}'"

@@ -18,6 +18,7 @@ from penstock.sources.mysql.statement_texts import UNREADABLE
 from penstock.sources.mysql.statements import Effect, Name, RowsChanged, Unclear
 
 _HEAD_CHARACTERS: Final = 100
+_ALL: Final = "*.*"
 Obstacle = Callable[[Sequence[Name], Sequence[Name]], str | None]
 """Why a statement that writes to tables and reads others may change more than those it writes to,
 as the server says it; None: it does not."""
@@ -27,7 +28,8 @@ class UnloggedRows:
     """Decides for one source."""
 
     def __init__(self, scope: Scope, passes: Sequence[str], obstacle: Obstacle) -> None:
-        """`passes` are patterns of tables whose statements are gone past, with a gap."""
+        """`passes` are patterns of tables whose statements are gone past, with a gap; `*.*` is also
+        of those whose tables cannot be told."""
         self._scope = scope
         self._passes = passes
         self._obstacle = obstacle
@@ -39,15 +41,17 @@ class UnloggedRows:
         if why is None and not captured:
             return ()
         names = [".".join(one) for one in written.tables]
-        if names and all(matches(self._passes, name) for name in names):
+        passes = all(matches(self._passes, name) for name in names)
+        if passes if names else _ALL in self._passes:
             if why is not None:
                 return (Unclear(),)
             return [RowsChanged(one, f"{verb} as a statement") for one in captured]
         head = redacted(text)[:_HEAD_CHARACTERS]
+        remedy = "name the tables in" if names else f'put "{_ALL}", which is all tables, into'
         raise MalformedEventError(
             f"{verb} as a statement, of {', '.join(names) or 'tables that cannot be told'} "
             f"({head}): its session had another binlog_format than ROW, and "
-            f"{why or 'it changes a captured table'}. To go on with a gap, name the tables in "
+            f"{why or 'it changes a captured table'}. To go on with a gap, {remedy} "
             f"pass_statements of this source"
         )
 
@@ -56,7 +60,7 @@ class UnloggedRows:
         if not written.tables or UNREADABLE in repr(written.tables):
             return "the tables that it changes cannot be told"
         if written.calls:
-            return "it may call a stored function, which may change captured tables"
+            return "a stored function that it may call, maybe by a view, may change captured tables"
         # The server's own have no triggers.
         tables, read = (
             [one for one in some if one[0].lower() not in SYSTEM_DATABASES]
