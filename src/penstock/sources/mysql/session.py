@@ -117,6 +117,8 @@ class Session:
         self._said = ""
         """The last position that was told."""
         self._said_at = 0.0
+        self._as_of_place = "", 0
+        """Of the last transaction whose time was told as that of all."""
         self._aborted = False
 
     # --- the start -------------------------------------------------------------------------------
@@ -156,6 +158,7 @@ class Session:
                 position, self._source, self._config, teller=self._teller, asking=self._asking
             )
             events += scoped
+        self._as_of_place = position.file, position.offset
         self._transactions = Transactions(
             self._source,
             position,
@@ -356,10 +359,19 @@ class Session:
             moved = self._heard or self._reading.position.text() != self._said
             if self._beat or (moved and time.monotonic() - self._said_at >= SAY_SECONDS):
                 # It is sent where the server has had nothing for us for so long.
-                items.append(
-                    self._say([], as_of_ms=time.time_ns() // 1_000_000 if self._beat else None)
-                )
+                items.append(self._say([], as_of_ms=self._as_of_ms()))
         return Step(items)
+
+    def _as_of_ms(self) -> int | None:
+        """Up to when all that the server has was told; None where nothing says so anew."""
+        if self._beat:
+            return time.time_ns() // 1_000_000
+        # A server that always has something for us, be it none of ours, sends no heartbeat.
+        position = self._reading.position
+        if (position.file, position.offset) == self._as_of_place:
+            return None
+        self._as_of_place = position.file, position.offset
+        return position.at * 1000 or None
 
     def _flowing(self, events: list[bytes]) -> Generator[Item]:
         """What events come to, made as it is asked for; up to where a copy has to speak."""
