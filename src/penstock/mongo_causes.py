@@ -9,7 +9,7 @@ from typing import Any, Final
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from msgspec import Struct
-from pymongo.errors import OperationFailure
+from pymongo.errors import ConfigurationError, OperationFailure
 from pymongo.server_description import ServerDescription
 
 WRONG_LOGIN: Final = frozenset({11, 18, 8000})
@@ -19,6 +19,11 @@ UNAUTHORIZED: Final = 13
 _SYSTEM: Final = re.compile(r"\[Errno -?\d+\] ([A-Za-z ]+)")
 _CERTIFICATE: Final = re.compile(r"certificate verify failed: ([A-Za-z ,'-]+)")
 _CLOSED: Final = re.compile("connection (closed|lost|reset)", re.IGNORECASE)
+_OTHER_SET: Final = re.compile("replica set named .* belongs to a set named '(.*)'")
+_TOO_OLD: Final = re.compile(r"reports wire version .* at least \d+ \((MongoDB [\d.]+)\)")
+_TOO_NEW: Final = "requires wire version"
+_PACKAGES: Final = {"pymongo-auth-aws": "pymongo[aws]", '"kerberos" module': "pymongo[gssapi]"}
+"""What the driver says is missing, and what to install."""
 _EXTERNAL: Final = frozenset({"MONGODB-X509", "MONGODB-AWS", "GSSAPI", "MONGODB-OIDC"})
 
 
@@ -66,6 +71,23 @@ def wrong_login(error: OperationFailure, address: Address) -> tuple[str, str]:
     return what, remedy
 
 
+def refused(error: ConfigurationError, address: Address) -> tuple[str, str] | None:
+    """Why the driver does not work with a server, or not as uri says, and the next step; None where
+    it looked for hosts by a name (mongodb+srv), or says something else."""
+    text = str(error)
+    if old := _TOO_OLD.search(text):
+        what = f"MongoDB at {address.hosts} is too old for the driver, which needs {old[1]}"
+        return what, "Upgrade the server"
+    if _TOO_NEW in text:
+        what = f"MongoDB at {address.hosts} is too new for the driver"
+        return what, "Upgrade pymongo where Penstock runs"
+    for missing, package in _PACKAGES.items():
+        if missing in text:
+            what = f"authMechanism in uri needs the package {package}, which is not installed"
+            return what, f"Install {package} where Penstock runs"
+    return None
+
+
 def not_reached(client: Any, address: Address) -> tuple[str, str]:
     """What is in the way of each host, and the next steps. `client` is the driver's."""
     topology = client.topology_description
@@ -95,6 +117,9 @@ def _cause(member: ServerDescription) -> tuple[str, str]:
         if member.server_type_name == "RSGhost":
             return "is in no replica set yet", "Run rs.initiate() there"
         return "is not the primary", "See rs.status(): without a primary nothing is captured"
+    if other := _OTHER_SET.search(text):
+        of = "no replica set" if other[1] == "None" else f"the replica set {other[1]!r}"
+        return f"is in {of}, and not in the one that uri names", "Correct replicaSet in uri"
     if trust := _CERTIFICATE.search(text):
         return (
             f"has a certificate that is not trusted ({trust[1].strip()})",

@@ -27,6 +27,7 @@ from penstock.mongo_causes import (
     WRONG_LOGIN,
     code_name,
     not_reached,
+    refused,
     wrong_login,
 )
 from penstock.sources.mongodb.config import MongoSourceConfig
@@ -83,10 +84,7 @@ def translated(
             f"({type(error).__name__}). {_ON}"
         )
     if isinstance(error, ConfigurationError):
-        return SourceUnavailableError(
-            f"{source}: the name service knows no hosts for {address.hosts}, which uri asks it for "
-            f"(mongodb+srv). {_ON} Correct the host in uri, or the name service of this machine."
-        )
+        return _refused(source, config, error)
     if not isinstance(error, OperationFailure):
         return SourceError(
             f"{source}: the MongoDB driver failed ({type(error).__name__}). Capture has stopped "
@@ -108,6 +106,23 @@ def translated(
         f"{source}: MongoDB at {address.hosts} answered {code_name(error)}. Capture has stopped "
         f"and nothing was skipped. Look the code up in the server's log, then start the source "
         f"again."
+    )
+
+
+def _refused(source: str, config: MongoSourceConfig, error: ConfigurationError) -> PenstockError:
+    address = config.address
+    found = refused(error, address)
+    if found is not None:
+        what, remedy = found
+        return ConfigError(f"{source}: {what}. Nothing was skipped. {remedy}.")
+    if config.uri.get_secret_value().startswith("mongodb+srv://"):
+        return SourceUnavailableError(
+            f"{source}: the name service knows no hosts for {address.hosts}, which uri asks it for "
+            f"(mongodb+srv). {_ON} Correct the host in uri, or the name service of this machine."
+        )
+    return ConfigError(
+        f"{source}: the MongoDB driver refuses what uri says of {address.hosts}. Nothing was "
+        f"skipped. Correct the options in uri; the driver's own words may quote a password."
     )
 
 
