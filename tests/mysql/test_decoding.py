@@ -208,6 +208,26 @@ def test_what_a_dying_server_took_back_is_told_of_another_transaction_of_the_sam
     assert len(said) == 1
 
 
+@pytest.mark.parametrize("ends_in_rollback", [True, False])
+def test_a_table_that_was_created_and_not_committed_is_not_taken_for_there(
+    real_binlog: list[bytes], *, ends_in_rollback: bool
+) -> None:
+    """Else a rename to its name is not told."""
+    row = next(i for i, data in enumerate(real_binlog) if data[4] in rows.ROWS)
+    begin = max(i for i, data in enumerate(real_binlog[:row]) if data[4] == EventType.GTID)
+    created = next(data for data in real_binlog if b"CREATE TABLE b (" in data)
+    rollback = signed(created[: created.index(b"CREATE TABLE b (")] + b"ROLLBACK" + bytes(4))
+    checksums, transactions = Checksums(), reading({})
+    with contextlib.closing(transactions):
+        for data in (
+            *(real_binlog[0], real_binlog[begin], created),
+            rollback if ends_in_rollback else real_binlog[0],
+        ):
+            assert [*transactions.event(checksums.event(data), data)] == []
+        assert not transactions.open
+        assert ("d", "b") not in transactions.shapes
+
+
 def test_a_table_is_described_by_its_own_transaction(real_binlog: list[bytes]) -> None:
     """S4: and so what a server described before is not kept for as long as its binlog is."""
     end = next(i for i, data in enumerate(real_binlog) if data[4] == EventType.XID)

@@ -47,7 +47,7 @@ from penstock.sources.mysql.schema_events import StatementTeller
 from penstock.sources.mysql.shapes import Shapes
 from penstock.sources.mysql.standing import Prepared, Standing
 from penstock.sources.mysql.statement_texts import Characters, StatementTexts
-from penstock.sources.mysql.statements import Dropped, RowsChanged
+from penstock.sources.mysql.statements import Created, Dropped, RowsChanged
 from penstock.sources.mysql.unlogged_rows import Obstacle, UnloggedRows, unasked
 from penstock.sources.mysql.xa import ENDS, Branch, Branches, Written, xa_of
 
@@ -127,6 +127,8 @@ class Transactions:
         self._place: Place | None = None
         self._dropping: Numbers = (0, 0)
         """The events of the open transaction's last statement that dropped tables."""
+        self._created: list[tuple[str, str]] = []
+        """The tables that statements of the open transaction created."""
         self._collation = 0
         """Of the character set that the transaction's session writes in; 0 if it does not say."""
         self._branches = Branches()
@@ -263,6 +265,7 @@ class Transactions:
             self._standing.abandoned()
         if self.open:
             self._branches.abandon()
+            self._uncreate()
             self._undo(0)
         if self._begun is not None:
             self._forget()
@@ -276,6 +279,7 @@ class Transactions:
             self._described.clear()
         self._effects.forget()
         self._dropping = (0, 0)
+        self._created.clear()
         self._collation = 0
         self._images.ends()
         # Each statement describes its tables anew. A server that opens many numbers them all.
@@ -327,9 +331,15 @@ class Transactions:
         """The end of a transaction that was not committed. A table that it dropped stays dropped:
         so a CREATE OR REPLACE TABLE ... SELECT that fails leaves it, and MariaDB logs that."""
         start, until = self._dropping
+        self._uncreate()
         self._undo(until)
         self._undo(0, start)
         return self._end()
+
+    def _uncreate(self) -> None:
+        """What the open transaction created is not there, as it was not committed."""
+        for table in self._created:
+            self.shapes.forget(table)
 
     def _hold(self, events: Sequence[AnyEvent]) -> Sequence[Item]:
         assert self._place is not None
@@ -533,6 +543,7 @@ class Transactions:
         events, done = self._tells.statement(said, self._place, self.shapes)
         if any(isinstance(effect, Dropped) for effect in done):
             self._dropping = first, self._place.ordinal
+        self._created += [effect.table for effect in done if isinstance(effect, Created)]
         if done:
             self._effects.add(*done)
             self._tables.forget_shapes()
