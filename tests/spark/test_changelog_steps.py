@@ -66,8 +66,11 @@ def test_every_entry_is_there_once_with_what_the_steps_made_of_it(
     for row, (kind, key, n), captured in zip(found, events, expected(entries.table()), strict=True):
         document, refused = documented(n)
         changed = {"full_document", "full_document_before_change", "update_description"}
-        for name in row.keys() - changed - {"check", "commit_digest", "operation_type"}:
+        of_its_own = {"check", "commit_digest", "operation_type", "disambiguated_paths"}
+        for name in row.keys() - changed - of_its_own:
             assert row[name] == captured[name]
+        paths = captured["disambiguated_paths"] if row["update_description"] else None
+        assert row["disambiguated_paths"] == paths
         assert row["check"] is row["commit_digest"] is None
         told = {name: row[name] and json.loads(row[name]) for name in changed}
         if kind == "put":
