@@ -227,9 +227,7 @@ async def unreached(uri: str, **options: Any) -> str:
     return check.detail
 
 
-# The driver drops the socket of a connection that it was still trying to make.
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
 async def test_where_no_mongodb_answers_the_host_the_port_and_the_cause_are_said(
     mongo: MongoReplicaSet,
 ) -> None:

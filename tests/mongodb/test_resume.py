@@ -110,8 +110,6 @@ async def test_a_crash_within_a_transaction_sends_it_again_whole(
         assert isinstance(commit, Commit)
 
 
-# The driver drops the socket of a connection that it was still trying to make.
-@pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
 async def test_no_answer_for_the_deadline_is_unavailable_and_the_next_wait_is_longer(
     start_mongo: StartMongo,
 ) -> None:
