@@ -52,6 +52,9 @@ class OneInjector:
         commits, self._commits = self._commits, None
         return commits
 
+    def asks_again(self, source: str) -> float | None:
+        return None
+
 
 class AcknowledgingSource(ListSource):
     """Tells a log's story when it is acknowledged."""

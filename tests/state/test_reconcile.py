@@ -112,8 +112,8 @@ class Running:
         self._start_pump()
 
     def _start_pump(self) -> None:
-        self._reconciler = Reconciler(self.log, self.folder)
-        self._pump = asyncio.create_task(pump(self.source, self.log, injector=self._reconciler))
+        self.reconciler = Reconciler(self.log, self.folder)
+        self._pump = asyncio.create_task(pump(self.source, self.log, injector=self.reconciler))
 
     async def crash(self) -> None:
         await self.stop()
@@ -124,7 +124,7 @@ class Running:
     async def stop(self) -> None:
         self._pump.cancel()
         await asyncio.gather(self._pump, return_exceptions=True)
-        await self._reconciler.close()
+        await self.reconciler.close()
         await asyncio.to_thread(self.keeper.close)
 
     async def until(self, operation: str, count: int = 1) -> list[AnyEvent]:
@@ -190,6 +190,29 @@ async def test_what_a_copy_did_not_find_is_told_as_deleted_and_the_gap_is_closed
     reading = running.keeper.open(Criteria())
     assert len(reading.read(bytes_max=1 << 20)) == 6
     reading.close()
+    await running.stop()
+
+
+async def test_what_a_copy_proved_is_told_though_the_source_says_nothing_any_more(
+    tmp_path: Path,
+) -> None:
+    """A source whose heartbeats are minutes apart: nobody waits for the next one."""
+    source, log = FedSource(), MemoryLog()
+    running = Running(source, log, tmp_path)
+    for commit in copied_whole("shop"):
+        source.feed(*commit.events)
+    source.feed(*(row(key, at=3) for key in range(9)))
+    source.feed(lost())
+    source.feed(said("snapshot_started"))
+    source.feed(row(7, at=9, snapshot=True))
+    source.feed(said("snapshot_completed"))
+
+    async def closed() -> bool:
+        return "gap_closed" in [event.operation for event in await events_of(log)]
+
+    await until(closed)
+    assert folded(await events_of(log)).keys() == {7}
+    await until(lambda: running.reconciler.asks_again("shop") is None)
     await running.stop()
 
 

@@ -21,3 +21,8 @@ class Injector(Protocol):
         has it. What was returned and not appended must come again.
         """
         ...
+
+    def asks_again(self, source: str) -> float | None:
+        """In how many seconds `next` should be asked again if the source says nothing until then;
+        None: nothing is due that another word of the source would not bring up."""
+        ...

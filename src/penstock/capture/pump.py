@@ -105,7 +105,10 @@ async def pump(
     inject = _Injecting(log, source.name, injector, on_notice, gate, meter)
     try:
         meter.watch(hand_over=lambda: hand_over.waiting, append=lambda: hand_over.taken)
-        while batch := await hand_over.take():
+        while (batch := await hand_over.take(seconds_max=inject.asks_again)) != []:
+            if batch is None:
+                await inject.again(until=lambda: hand_over.waits)
+                continue
             await _admitted(batch, gate)
             opened = None if opening is None else _open(batch, opening)
             await _append_whole(log, opened or batch)
@@ -117,8 +120,8 @@ async def pump(
             position = last_position(batch)
             if position is not None:
                 await source.acknowledge(position)
-            if isinstance(batch[-1], Commit):
-                await inject.behind(batch[-1].position, until=lambda: hand_over.waits)
+            inject.stands = batch[-1].position if isinstance(batch[-1], Commit) else None
+            await inject.again(until=lambda: hand_over.waits)
         await reader
     finally:
         meter.rest()
@@ -146,12 +149,21 @@ class _Injecting:
         self._on_notice = on_notice
         self._gate = gate
         self._meter = meter
+        self.stands: str | None = None
+        """The durable position of the source; None: it is within a transaction."""
 
-    async def behind(self, position: str, *, until: Callable[[], bool]) -> None:
+    @property
+    def asks_again(self) -> float | None:
+        """As of an `Injector`."""
+        if self._injector is None or self.stands is None:
+            return None
+        return self._injector.asks_again(self._source)
+
+    async def again(self, *, until: Callable[[], bool]) -> None:
         """Append until there is nothing to add, or `until` says that the source has more."""
-        if self._injector is None:
+        if self._injector is None or self.stands is None:
             return
-        while (commits := await self._injector.next(self._source, position)) is not None:
+        while (commits := await self._injector.next(self._source, self.stands)) is not None:
             batch: list[Commit | Fragment] = [*commits]
             if batch:
                 await _admitted(batch, self._gate)
@@ -272,12 +284,17 @@ class _HandOver:
         """Whether there is something to take, or nothing will come any more."""
         return bool(self._items) or self._ended
 
-    async def take(self) -> list[Commit | Fragment]:
-        """Everything handed over so far, at least one item; empty once the source has ended."""
+    async def take(self, *, seconds_max: float | None = None) -> list[Commit | Fragment] | None:
+        """Everything handed over so far, at least one item; empty once the source has ended. None
+        if nothing came for so long."""
         self.taken = 0
         while not self._items and not self._ended:
             self._arrived.clear()
-            await self._arrived.wait()
+            try:
+                async with asyncio.timeout(seconds_max):
+                    await self._arrived.wait()
+            except TimeoutError:
+                return None
         batch, self._items = self._items, []
         self.taken, self.waiting = self.waiting, 0
         self.taken_since, self._since = self._since, None

@@ -113,6 +113,8 @@ class Reconciler:
         self._env: Env | None = None
         self._looks: dict[str, _Look] = {}
         self._ask_at: dict[str, float] = {}
+        self._is_due: dict[str, bool] = {}
+        """Whether something may be due of a source whatever it says next."""
 
     async def close(self) -> None:
         """Let go of the state."""
@@ -126,6 +128,7 @@ class Reconciler:
 
     async def next(self, source: str, position: str) -> list[Commit] | None:
         """As `Injector.next`. A state that cannot be read only delays what is to be told."""
+        self._is_due[source] = True
         if self._clock() < self._ask_at.get(source, 0.0):
             return None
         try:
@@ -141,11 +144,17 @@ class Reconciler:
             self._ask_at[source] = self._clock() + wait_seconds
         return commits
 
+    def asks_again(self, source: str) -> float | None:
+        """As `Injector.asks_again`."""
+        return _IDLE_SECONDS if self._is_due.get(source) else None
+
     async def _decide(
         self, source: str, position: str, seen: _Seen | None
     ) -> tuple[float, list[Commit] | None]:
         if seen is None or (seen.due is None and not seen.closable):
             self._looks.pop(source, None)
+            # A state that has not taken all of the log may not know yet of what is due.
+            self._is_due[source] = seen is None or not await self._is_at_end(seen)
             return _IDLE_SECONDS, None
         newer = await self._newer(source, seen)
         if newer is None:
@@ -177,6 +186,10 @@ class Reconciler:
         if (blocks[-1].last_sequence if blocks else seen.sequence) < bounds.head:
             return None
         return await asyncio.to_thread(_touched, source, blocks)
+
+    async def _is_at_end(self, seen: _Seen) -> bool:
+        bounds = await self._log.bounds()
+        return bounds.log_id == seen.log_id and seen.sequence >= bounds.head
 
     def _see(self, source: str, look: _Look | None) -> _Seen | None:
         with self._lock:
