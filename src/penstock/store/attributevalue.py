@@ -35,6 +35,8 @@ _NESTED: Final = (
     "Nesting Levels have exceeded supported limits: "
     "Attributes in the item have nested levels beyond supported limit"
 )
+_NO_STRUCTURE: Final = "Start of structure or map found where not expected"
+_JSON_KINDS: Final = {True: "TRUE_VALUE", False: "FALSE_VALUE"}
 _WRITTEN: Final = re.compile(r"([+-]?)([0-9]*)(?:\.([0-9]*))?(?:[eE]([+-]?[0-9]+))?")
 _TYPES: Final = frozenset(ValueType)
 NAME_BYTES_MAX: Final = 65_535
@@ -165,33 +167,67 @@ def elements_of(json: object) -> list[object]:
     if isinstance(json, list):
         return cast("list[object]", json)
     if isinstance(json, dict):
-        raise MalformedValueError("Start of structure or map found where not expected.")
+        raise MalformedValueError(_NO_STRUCTURE)
     raise MalformedValueError("Expected list or null")
 
 
-def _scalar(json: object, wanted: str) -> Any:
-    """What is neither a list, a map, nor a scalar of another type than `wanted`."""
-    article = "a" if wanted == "Blob" else "an"
+def refuse_scalar(json: object, wanted: str) -> None:
+    """Refuse what is no value of a Java type. Raises MalformedValueError, with DynamoDB's text."""
     if isinstance(json, list):
         raise MalformedValueError("Start of list found where not expected")
     if isinstance(json, dict):
-        raise MalformedValueError("Start of structure or map found where not expected.")
-    if isinstance(json, bool) and wanted != "Boolean":
-        raise MalformedValueError(
-            f"class java.lang.Boolean can not be converted to {article} {wanted}"
-        )
-    if isinstance(json, int | float | Decimal) and not isinstance(json, bool):
-        raise MalformedValueError(
-            f"class com.amazon.coral.value.json.numbers.TruncatingBigNumber can not be converted "
-            f"to {article} {wanted}"
-        )
+        raise MalformedValueError(_NO_STRUCTURE)
     if json is None:
         raise MalformedValueError("Expected null")
-    return json
+    kind = _JSON_KINDS.get(json) if isinstance(json, bool) else None
+    if kind is None and isinstance(json, int | float | Decimal):
+        kind = "NUMBER_VALUE" if json == int(json) else "DECIMAL_VALUE"
+    raise MalformedValueError(f"{kind or 'STRING_VALUE'} cannot be converted to {wanted}")
+
+
+def refuse_types(json: object, depth: int = 0) -> None:
+    """Refuse a value with a part of another JSON type than its own, whatever else is wrong with it.
+
+    Raises MalformedValueError: DynamoDB says that before anything else of a request.
+    """
+    for kind, content in members_of(json).items():
+        if kind not in _TYPES or content is None:
+            continue
+        match ValueType(kind):
+            case ValueType.LIST:
+                inner = elements_of(content)
+            case ValueType.MAP:
+                inner = list(members_of(content, "Expected map or null").values())
+            case ValueType.STRING_SET | ValueType.NUMBER_SET:
+                for element in elements_of(content):
+                    _string(element)
+                continue
+            case ValueType.BINARY_SET:
+                for element in elements_of(content):
+                    _binary(element, depth)
+                continue
+            case ValueType.BINARY:
+                _binary(content, depth)
+                continue
+            case ValueType.BOOLEAN | ValueType.NULL:
+                _boolean(content, depth)
+                continue
+            case _:
+                _string(content)
+                continue
+        # What is nested any deeper is refused for that.
+        for value in inner if depth <= DEPTH_MAX else ():
+            refuse_types(value, depth + 1)
+
+
+def _string(json: object) -> str:
+    if not isinstance(json, str):
+        refuse_scalar(json, "String")
+    return cast("str", json)
 
 
 def _text(json: object, _depth: int) -> str:
-    text = cast("str", _scalar(json, "String"))
+    text = _string(json)
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -200,11 +236,13 @@ def _text(json: object, _depth: int) -> str:
 
 
 def _number(json: object, _depth: int) -> Number:
-    return parse_number(cast("str", _scalar(json, "String")))
+    return parse_number(_string(json))
 
 
 def _binary(json: object, _depth: int) -> bytes:
-    text = cast("str", _scalar(json, "Blob"))
+    if isinstance(json, bool | int | float):
+        raise MalformedValueError("only base-64-encoded strings are convertible to bytes")
+    text = _string(json)
     if len(text) % 4:
         raise MalformedValueError(
             f"'{text}' can not be converted to a Blob: Base64 encoded length is expected a "
@@ -228,12 +266,13 @@ def _binary(json: object, _depth: int) -> bytes:
 
 
 def _boolean(json: object, _depth: int) -> bool:
-    said: bool | str = _scalar(json, "Boolean")
-    if isinstance(said, bool):
-        return said
-    word = said.upper()
+    if isinstance(json, bool):
+        return json
+    if not isinstance(json, str):
+        refuse_scalar(json, "Boolean")
+    word = cast("str", json).upper()
     if word not in {"TRUE", "1", "YES", "FALSE", "0", "NO"}:
-        raise MalformedValueError(f"'{word}' can not be converted to an Boolean")
+        raise MalformedValueError("Unexpected token received from parser")
     return word in {"TRUE", "1", "YES"}
 
 

@@ -223,7 +223,7 @@ def test_what_a_request_says_is_checked_before_whether_its_table_is_there(shared
     )
     assert refused("PutItem", TableName="none", Item={}, ReturnValues="SOME") == (
         f"1 validation error detected: Value 'SOME' at 'returnValues' {failed} satisfy enum value "
-        f"set: [NONE, ALL_OLD, UPDATED_OLD, ALL_NEW, UPDATED_NEW]"
+        f"set: [ALL_NEW, UPDATED_OLD, ALL_OLD, NONE, UPDATED_NEW]"
     )
     assert "Invalid ConditionExpression: Syntax error" in refused(
         "PutItem", TableName="none", Item={"id": {"S": "k"}}, ConditionExpression="a b c"

@@ -139,7 +139,7 @@ def test_more_capacity_than_there_can_be_makes_no_table(shared: Served) -> None:
     units["WriteCapacityUnits"] = 2**63
     assert shared.refused("CreateTable", **request) == (
         "SerializationException",
-        "NUMBER_VALUE can not be converted to Long",
+        "NUMBER_VALUE cannot be converted to Long",
     )
 
 

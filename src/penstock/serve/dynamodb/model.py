@@ -1,13 +1,15 @@
 """The inputs of the operations: their members, types and bounds.
 
-From the service's published model (API version 2012-08-10). Attribute values, keys, items and
-expressions are looked at by whoever reads them (`penstock.store.attributevalue`, `.expressions`).
+From the service's published model (API version 2012-08-10), words in the order in which errors list
+them. Attribute values, keys, items and expressions are looked at by whoever reads them
+(`penstock.store.attributevalue`, `.expressions`).
 """
 
 from typing import Final
 
 from penstock.serve.dynamodb.names import SEQUENCE_PATTERN
 from penstock.serve.dynamodb.shapes import (
+    AttributeValue,
     Flag,
     Listed,
     Mapped,
@@ -18,6 +20,7 @@ from penstock.serve.dynamodb.shapes import (
     Text,
     Whole,
 )
+from penstock.store.expressions.legacy import COMPARISON_OPERATORS
 from penstock.store.schema import StreamViewType
 
 _ANY: Final = Rule()
@@ -33,18 +36,39 @@ _PAGE: Final = Whole(1, 100)
 _CAPACITY: Final = Text(words=("INDEXES", "TOTAL", "NONE"))
 _COLLECTIONS: Final = Text(words=("SIZE", "NONE"))
 _ON_FAILURE: Final = Text(words=("ALL_OLD", "NONE"))
-_RETURNED: Final = Text(words=("NONE", "ALL_OLD", "UPDATED_OLD", "ALL_NEW", "UPDATED_NEW"))
-_OPERATOR: Final = Text(words=("AND", "OR"))
-_KEY: Final = Mapped(_ANY)
+_RETURNED: Final = Text(words=("ALL_NEW", "UPDATED_OLD", "ALL_OLD", "NONE", "UPDATED_NEW"))
+_OPERATOR: Final = Text(words=("OR", "AND"))
+_VALUE: Final = AttributeValue()
+_KEY: Final = Mapped(_VALUE)
+_NAMES: Final = Mapped(Text())
+_VALUES: Final = Mapped(_VALUE)
 
+_COMPARED: Final = Text(words=COMPARISON_OPERATORS)
+_COMPARISONS: Final = Mapped(
+    Shape({"ComparisonOperator": _COMPARED}, {"AttributeValueList": Listed(_VALUE)})
+)
+_EXPECTED: Final = Mapped(
+    Shape(
+        {},
+        {
+            "Value": _VALUE,
+            "Exists": Flag(),
+            "ComparisonOperator": _COMPARED,
+            "AttributeValueList": Listed(_VALUE),
+        },
+    )
+)
+_UPDATES: Final = Mapped(
+    Shape({}, {"Value": _VALUE, "Action": Text(words=("ADD", "PUT", "DELETE"))})
+)
 _EXPRESSED: Final = {
-    "ExpressionAttributeNames": _ANY,
-    "ExpressionAttributeValues": _ANY,
+    "ExpressionAttributeNames": _NAMES,
+    "ExpressionAttributeValues": _VALUES,
 }
 _CONDITIONED: Final = {"ConditionExpression": Text(), **_EXPRESSED}
 _WRITING: Final = {
     **_CONDITIONED,
-    "Expected": _ANY,
+    "Expected": _EXPECTED,
     "ConditionalOperator": _OPERATOR,
     "ReturnValues": _RETURNED,
     "ReturnConsumedCapacity": _CAPACITY,
@@ -53,13 +77,13 @@ _WRITING: Final = {
 }
 _PROJECTED: Final = {
     "ProjectionExpression": Text(),
-    "ExpressionAttributeNames": _ANY,
+    "ExpressionAttributeNames": _NAMES,
     "AttributesToGet": Listed(Text(), 1),
     "ConsistentRead": Flag(),
 }
 _PAGED: Final = {
     **_PROJECTED,
-    "ExpressionAttributeValues": _ANY,
+    "ExpressionAttributeValues": _VALUES,
     "FilterExpression": Text(),
     "ConditionalOperator": _OPERATOR,
     "ExclusiveStartKey": _KEY,
@@ -149,13 +173,13 @@ _GET: Final = Shape(
     {
         "Get": Shape(
             {"TableName": _TABLE, "Key": _KEY},
-            {"ProjectionExpression": Text(), "ExpressionAttributeNames": _ANY},
+            {"ProjectionExpression": Text(), "ExpressionAttributeNames": _NAMES},
         )
     },
     {},
 )
 
-_NAMED: Final = Shape({"TableName": _TABLE}, {}, first="TableName")
+_NAMED: Final = Shape({"TableName": _TABLE}, {}, first=True)
 
 STREAMS: Final = {
     "ListStreams": Shape(
@@ -199,7 +223,7 @@ DATA: Final = {
             "Tags": Listed(_TAG, 0, 50),
             "ResourcePolicy": Text(),
         },
-        first="TableName",
+        first=True,
     ),
     "UpdateTable": Shape(
         {"TableName": _TABLE},
@@ -209,7 +233,7 @@ DATA: Final = {
             "GlobalSecondaryIndexUpdates": Listed(_INDEX_UPDATE),
             "ReplicaUpdates": Listed(_ANY),
         },
-        first="TableName",
+        first=True,
     ),
     "DescribeTable": _NAMED,
     "DeleteTable": _NAMED,
@@ -230,7 +254,7 @@ DATA: Final = {
     "DeleteItem": Shape({"TableName": _TABLE, "Key": _KEY}, _WRITING),
     "UpdateItem": Shape(
         {"TableName": _TABLE, "Key": _KEY},
-        {**_WRITING, "UpdateExpression": Text(), "AttributeUpdates": _ANY},
+        {**_WRITING, "UpdateExpression": Text(), "AttributeUpdates": _UPDATES},
     ),
     "GetItem": Shape(
         {"TableName": _TABLE, "Key": _KEY}, {**_PROJECTED, "ReturnConsumedCapacity": _CAPACITY}
@@ -263,8 +287,8 @@ DATA: Final = {
         {
             **_PAGED,
             "KeyConditionExpression": Text(),
-            "KeyConditions": _ANY,
-            "QueryFilter": _ANY,
+            "KeyConditions": _COMPARISONS,
+            "QueryFilter": _COMPARISONS,
             "ScanIndexForward": Flag(),
         },
     ),
@@ -272,7 +296,7 @@ DATA: Final = {
         {"TableName": _TABLE},
         {
             **_PAGED,
-            "ScanFilter": _ANY,
+            "ScanFilter": _COMPARISONS,
             "Segment": Whole(0, 999_999),
             "TotalSegments": Whole(1, 1_000_000),
         },

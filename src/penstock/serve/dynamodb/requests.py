@@ -56,11 +56,15 @@ class Answer(NamedTuple):
 
 def answer(endpoint: Served, operation: Operation, body: bytes) -> Answer:
     """Do what a request asks; whatever goes wrong is an answer too."""
+    json: object = {}
     try:
-        request = operation.shape.read(_decoded(body))
+        json = _decoded(body)
+        request = operation.shape.read(json)
         return Answer(200, msgspec.json.encode(operation.call(endpoint, request)))
     except PenstockError as error:
         told = wire_error(error)
+        if told.name == "ValidationException":
+            told = _misfit(operation, json) or told
     except Exception as error:
         # Only where and what kind: a message may hold what somebody stored.
         trace = error.__traceback__
@@ -75,6 +79,18 @@ def answer(endpoint: Served, operation: Operation, body: bytes) -> Answer:
         )
         told = internal()
     return refused(told)
+
+
+def _misfit(operation: Operation, json: object) -> WireError | None:
+    """What is said of a request that has a wrong type anywhere: it comes before all else.
+
+    Only what is refused anyway is looked at so thoroughly.
+    """
+    try:
+        operation.shape.refuse_types(json)
+    except PenstockError as error:
+        return wire_error(error)
+    return None
 
 
 def unknown(target: str) -> WireError:

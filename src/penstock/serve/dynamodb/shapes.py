@@ -1,7 +1,7 @@
 """What a request's members must be, and what is said of those that are not.
 
-A wrong type is a SerializationException at once. Values out of their bounds are gathered, up to ten
-as the service does, into one ValidationException:
+A wrong type is a SerializationException at once, and comes before all else. Values out of their
+bounds are gathered, up to ten as the service does, into one ValidationException:
 
     1 validation error detected: Value '0' at 'limit' failed to satisfy constraint: Member must have
     value greater than or equal to 1
@@ -11,17 +11,32 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, cast
 
-from penstock.serve.dynamodb.errors import WireError, serialization, validation
+from penstock.serve.dynamodb.errors import serialization, validation
+from penstock.store.attributevalue import refuse_scalar, refuse_types
 
 _PROBLEMS_MAX: Final = 10
 _SHOWN_CHARS_MAX: Final = 1000
+NAME_CHARS_MAX: Final = 255
+_TABLE_NAME: Final = "TableName"
+
+
+class Problems(list[str]):
+    """What is wrong with a request, up to what has been looked at."""
+
+    def __init__(self, *, of_values: bool = False) -> None:
+        """`of_values`: attribute values are looked at too, which takes as long as to decode."""
+        super().__init__()
+        self.of_values = of_values
 
 
 class Rule:
     """What a member must be. Itself: anything, which the operation looks at itself."""
 
-    def check(self, json: object, at: str, problems: list[str]) -> None:
-        """Append what is wrong with the value at a path. Raises WireError for a wrong type."""
+    def check(self, json: object, at: str, problems: Problems) -> None:
+        """Append what is wrong with the value at a path.
+
+        Raises WireError or MalformedValueError for a wrong type.
+        """
 
     def given(self, json: object) -> object:
         """What the operation is given of a value that was checked."""
@@ -44,9 +59,10 @@ class Text(Rule):
         self._pattern = pattern
         self._words = words
 
-    def check(self, json: object, at: str, problems: list[str]) -> None:
+    def check(self, json: object, at: str, problems: Problems) -> None:
         if not isinstance(json, str):
-            raise _wrong(json, "String")
+            refuse_scalar(json, "String")
+            return
         if self._words and json not in self._words:
             listed = ", ".join(self._words)
             problems.append(_told(json, at, f"satisfy enum value set: [{listed}]"))
@@ -64,10 +80,13 @@ class TableName(Text):
     """A table's name, or its ARN."""
 
     def __init__(self) -> None:
-        super().__init__(3, 255, pattern="[a-zA-Z0-9_.-]+")
+        super().__init__(3, NAME_CHARS_MAX, pattern="[a-zA-Z0-9_.-]+")
 
-    def check(self, json: object, at: str, problems: list[str]) -> None:
-        if not (isinstance(json, str) and json.startswith("arn:")):
+    def check(self, json: object, at: str, problems: Problems) -> None:
+        if json == "":
+            # The bound of an ARN's length, as the published model has it (TableArn).
+            problems.append(_told(json, at, "have length greater than or equal to 1"))
+        elif not (isinstance(json, str) and json.startswith("arn:")):
             super().check(json, at, problems)
 
 
@@ -81,11 +100,15 @@ class Whole(Rule):
         self._most = most
         self._type, self._end = ("Long", 1 << 63) if long else ("Integer", 1 << 31)
 
-    def check(self, json: object, at: str, problems: list[str]) -> None:
-        if isinstance(json, bool) or not isinstance(json, int | float) or json != int(json):
-            raise _wrong(json, self._type)
-        if not -self._end <= json < self._end:
-            raise _wrong(json, self._type)
+    def check(self, json: object, at: str, problems: Problems) -> None:
+        if (
+            isinstance(json, bool)
+            or not isinstance(json, int | float)
+            or json != int(json)
+            or not -self._end <= json < self._end
+        ):
+            refuse_scalar(json, self._type)
+            return
         if self._least is not None and json < self._least:
             problems.append(_told(json, at, f"have value greater than or equal to {self._least}"))
         if self._most is not None and json > self._most:
@@ -98,17 +121,25 @@ class Whole(Rule):
 class Flag(Rule):
     """True or false."""
 
-    def check(self, json: object, at: str, problems: list[str]) -> None:  # noqa: ARG002
+    def check(self, json: object, at: str, problems: Problems) -> None:  # noqa: ARG002
         if not isinstance(json, bool):
-            raise _wrong(json, "Boolean")
+            refuse_scalar(json, "Boolean")
 
 
 class Moment(Rule):
     """Seconds since the epoch."""
 
-    def check(self, json: object, at: str, problems: list[str]) -> None:  # noqa: ARG002
+    def check(self, json: object, at: str, problems: Problems) -> None:  # noqa: ARG002
         if isinstance(json, bool) or not isinstance(json, int | float):
-            raise _wrong(json, "Date")
+            refuse_scalar(json, "Date")
+
+
+class AttributeValue(Rule):
+    """A value of an item. Its own errors are told by who decodes it (`decode_value`)."""
+
+    def check(self, json: object, at: str, problems: Problems) -> None:  # noqa: ARG002
+        if problems.of_values:
+            refuse_types(json)
 
 
 class Listed(Rule):
@@ -119,10 +150,10 @@ class Listed(Rule):
         self._least = least
         self._most = most
 
-    def check(self, json: object, at: str, problems: list[str]) -> None:
+    def check(self, json: object, at: str, problems: Problems) -> None:
         if not isinstance(json, list):
             raise serialization(
-                "Start of structure or map found where not expected."
+                "Start of structure or map found where not expected"
                 if isinstance(json, dict)
                 else "Expected list or null"
             )
@@ -151,7 +182,7 @@ class Mapped(Rule):
         self._key = key or Rule()
         self._lengths = lengths
 
-    def check(self, json: object, at: str, problems: list[str]) -> None:
+    def check(self, json: object, at: str, problems: Problems) -> None:
         members = _members(json)
         _refuse_count(members, len(members), self._least, self._most, at, problems)
         if self._lengths is not None and not all(map(self._is_within, members.values())):
@@ -180,14 +211,14 @@ class Shape(Rule):
     """A structure. Members that it does not name are passed over; one that is null is taken out."""
 
     def __init__(
-        self, required: Mapping[str, Rule], optional: Mapping[str, Rule], *, first: str = ""
+        self, required: Mapping[str, Rule], optional: Mapping[str, Rule], *, first: bool = False
     ) -> None:
-        """`first` is a required member whose absence is told before anything else."""
+        """`first`: TableName is required, and what is wrong with it is told before all else."""
         self._first = first
         self._required = required
         self._rules = {**required, **optional}
 
-    def check(self, json: object, at: str, problems: list[str]) -> None:
+    def check(self, json: object, at: str, problems: Problems) -> None:
         members = _members(json)
         for name, rule in self._rules.items():
             path = f"{at}.{_camel(name)}" if at else _camel(name)
@@ -205,18 +236,38 @@ class Shape(Rule):
 
     def read(self, json: object) -> dict[str, Any]:
         """The members of a request that are not null. Raises WireError for what it may not be."""
-        problems = list[str]()
-        if self._first and _members(json).get(self._first) is None:
-            raise validation(
-                f"The parameter '{self._first}' is required but was not present in the request"
-            )
+        problems = Problems()
         self.check(json, "", problems)
+        members = _members(json)
+        if self._first:
+            _refuse_table_name(members.get(_TABLE_NAME))
         if problems:
             count = min(len(problems), _PROBLEMS_MAX)
             plural = "" if count == 1 else "s"
             told = "; ".join(problems[:_PROBLEMS_MAX])
             raise validation(f"{count} validation error{plural} detected: {told}")
-        return {name: value for name, value in _members(json).items() if value is not None}
+        return {name: value for name, value in members.items() if value is not None}
+
+    def refuse_types(self, json: object) -> None:
+        """Refuse any wrong type, in attribute values too: it is told before whatever else is wrong.
+
+        Raises WireError and MalformedValueError.
+        """
+        self.check(json, "", Problems(of_values=True))
+
+
+def _refuse_table_name(name: object) -> None:
+    """Refuse no name, or one of a length that none has, as operations on tables themselves do."""
+    if name is None:
+        raise validation(
+            f"The parameter '{_TABLE_NAME}' is required but was not present in the request"
+        )
+    is_arn = isinstance(name, str) and name.startswith("arn:")
+    if not is_arn and not 3 <= len(cast("str", name)) <= NAME_CHARS_MAX:
+        raise validation(
+            f"{_TABLE_NAME} must be at least 3 characters long and at most {NAME_CHARS_MAX} "
+            f"characters long"
+        )
 
 
 def _members(json: object) -> dict[str, object]:
@@ -230,7 +281,7 @@ def _members(json: object) -> dict[str, object]:
 
 
 def _refuse_count(
-    json: object, count: int, least: int, most: int | None, at: str, problems: list[str]
+    json: object, count: int, least: int, most: int | None, at: str, problems: Problems
 ) -> None:
     if count < least:
         problems.append(_told(json, at, f"have length greater than or equal to {least}"))
@@ -259,15 +310,3 @@ def _shown(json: object) -> str:
     else:
         text = str(json)
     return text if len(text) <= _SHOWN_CHARS_MAX else f"{text[:_SHOWN_CHARS_MAX]}..."
-
-
-def _wrong(json: object, wanted: str) -> WireError:
-    if isinstance(json, list):
-        return serialization("Start of list found where not expected")
-    if isinstance(json, dict):
-        return serialization("Start of structure or map found where not expected.")
-    if isinstance(json, bool):
-        kind = "TRUE_VALUE" if json else "FALSE_VALUE"
-    else:
-        kind = "STRING_VALUE" if isinstance(json, str) else "NUMBER_VALUE"
-    return serialization(f"{kind} can not be converted to {wanted}")

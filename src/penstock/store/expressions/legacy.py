@@ -50,7 +50,7 @@ _COMPARED: Final = {
     "GT": Comparator.GT,
     "GE": Comparator.GE,
 }
-_OPERATORS: Final = (
+COMPARISON_OPERATORS: Final = (
     *("IN", "NULL", "BETWEEN", "LT", "NOT_CONTAINS", "EQ", "GT"),
     *("NOT_NULL", "NE", "LE", "BEGINS_WITH", "GE", "CONTAINS"),
 )
@@ -193,12 +193,12 @@ def _values(members: dict[str, object]) -> list[Value]:
 
 def _operator(name: str, members: dict[str, object]) -> str:
     operator = members.get("ComparisonOperator")
-    if operator not in _OPERATORS:
+    if operator not in COMPARISON_OPERATORS:
         said = "null" if operator is None else f"'{operator}'"
         raise InvalidConditionError(
             f"1 validation error detected: Value {said} at '{name}.member.comparisonOperator' "
             f"failed to satisfy constraint: Member must satisfy enum value set: "
-            f"[{', '.join(_OPERATORS)}]"
+            f"[{', '.join(COMPARISON_OPERATORS)}]"
         )
     return str(operator)
 

@@ -1,0 +1,191 @@
+"""Requests and the exact errors that answer them, as the service writes them."""
+
+from typing import Any
+
+import pytest
+
+from tests.serve.dynamodb.support import Served
+from tests.serve.dynamodb.test_indexes import index, keys, typed
+
+VALIDATION = "ValidationException"
+SERIALIZATION = "SerializationException"
+INVALID = "One or more parameter values were invalid: "
+NOT_MET = "failed to satisfy constraint: Member must"
+NO_STRING = "NUMBER_VALUE cannot be converted to String"
+OPERATORS = (
+    "[IN, NULL, BETWEEN, LT, NOT_CONTAINS, EQ, GT, NOT_NULL, NE, LE, BEGINS_WITH, GE, CONTAINS]"
+)
+
+
+@pytest.fixture(scope="module")
+def name(shared: Served) -> str:
+    """A table with the keys `pk` and `sk`, and an index of each kind."""
+    shared.resource.create_table(
+        TableName="answers",
+        KeySchema=keys("pk", "sk"),
+        AttributeDefinitions=typed(pk="S", sk="N", state="S", at="S"),
+        BillingMode="PAY_PER_REQUEST",
+        LocalSecondaryIndexes=[index("local", "pk", "at", projection="KEYS_ONLY")],
+        GlobalSecondaryIndexes=[index("global", "state", projection="KEYS_ONLY")],
+    )
+    return "answers"
+
+
+def problems(*told: str) -> str:
+    """The text of constraints that were not met."""
+    plural = "s" if len(told) > 1 else ""
+    return f"{len(told)} validation error{plural} detected: {'; '.join(told)}"
+
+
+KEY: Any = {"pk": {"S": "k"}, "sk": {"N": "1"}}
+ITEM: Any = {"Item": KEY}
+
+
+def refusals(name: str, wanted: str, *cases: tuple[str, dict[str, Any], str]) -> list[Any]:
+    """Cases of one kind: the operation, its request, and the text of the error `wanted`."""
+    return [
+        pytest.param(operation, request, wanted, text, id=f"{name}-{number}-{operation}")
+        for number, (operation, request, text) in enumerate(cases)
+    ]
+
+
+WRONG_TYPES = refusals(
+    "types",
+    SERIALIZATION,
+    # Before constraints of any other member, and before what expressions say.
+    ("PutItem", {"TableName": "", "Item": {"a": {"S": 5}}}, NO_STRING),
+    ("PutItem", {"Item": {"a": {"N": 5}}}, NO_STRING),
+    ("PutItem", {"Item": {"a": {"N": 0.5}}}, "DECIMAL_VALUE cannot be converted to String"),
+    ("PutItem", {"Item": {"a": {"S": ""}, "b": {"SS": ["x", 5]}}, "ReturnValues": "x"}, NO_STRING),
+    (
+        "PutItem",
+        {"Item": {"": {}, "a": {"M": {"b": {"L": [{"S": False}]}}}}},
+        "FALSE_VALUE cannot be converted to String",
+    ),
+    ("PutItem", {"Item": {"a": {"NS": []}, "b": {"NS": "x"}}}, "Expected list or null"),
+    (
+        "PutItem",
+        {"Item": {"a": {}, "b": {"B": 5}}},
+        "only base-64-encoded strings are convertible to bytes",
+    ),
+    ("GetItem", {"Key": {"a": {"BOOL": 5}}}, "NUMBER_VALUE cannot be converted to Boolean"),
+    (
+        "GetItem",
+        {"Key": KEY, "ProjectionExpression": "", "ConsistentRead": "x"},
+        "STRING_VALUE cannot be converted to Boolean",
+    ),
+    (
+        "UpdateItem",
+        {"Key": KEY, "UpdateExpression": "!", "ExpressionAttributeNames": {"#a": 5}},
+        NO_STRING,
+    ),
+    (
+        "UpdateItem",
+        {"Key": KEY, "UpdateExpression": "!", "ExpressionAttributeValues": {":a": {"S": 5}}},
+        NO_STRING,
+    ),
+    ("UpdateItem", {"AttributeUpdates": {"a": {"Action": 5}}}, NO_STRING),
+    (
+        "DeleteItem",
+        {"Expected": {"a": {"Exists": 5}}},
+        "NUMBER_VALUE cannot be converted to Boolean",
+    ),
+    ("Query", {"KeyConditions": {"a": {"ComparisonOperator": 5}}}, NO_STRING),
+    (
+        "Query",
+        {"Limit": 0, "QueryFilter": {"a": {"AttributeValueList": "x"}}},
+        "Expected list or null",
+    ),
+    ("Scan", {"ScanFilter": []}, "Start of list found where not expected"),
+    ("Scan", {"Limit": {}}, "Start of structure or map found where not expected"),
+    ("BatchGetItem", {"RequestItems": {"": {"Keys": [{"a": {"S": 5}}]}}}, NO_STRING),
+    (
+        "BatchWriteItem",
+        {"RequestItems": {"": [{"PutRequest": {"Item": {"a": {"S": 5}}}}]}},
+        NO_STRING,
+    ),
+    (
+        "TransactWriteItems",
+        {"TransactItems": [{}, {"Delete": {"Key": {"a": {"S": 5}}}}]},
+        NO_STRING,
+    ),
+    ("CreateTable", {"KeySchema": [{"KeyType": 5}]}, NO_STRING),
+    ("DescribeTable", {"TableName": 5}, NO_STRING),
+    ("ListTables", {"Limit": "1"}, "STRING_VALUE cannot be converted to Integer"),
+    ("ListTables", {"Limit": True}, "TRUE_VALUE cannot be converted to Integer"),
+)
+
+CONSTRAINTS = refusals(
+    "constraints",
+    VALIDATION,
+    (
+        "GetItem",
+        {"TableName": "", "Key": {}},
+        problems(f"Value '' at 'tableName' {NOT_MET} have length greater than or equal to 1"),
+    ),
+    (
+        "PutItem",
+        {**ITEM, "ReturnValues": "x"},
+        problems(
+            f"Value 'x' at 'returnValues' {NOT_MET} satisfy enum value set: "
+            "[ALL_NEW, UPDATED_OLD, ALL_OLD, NONE, UPDATED_NEW]"
+        ),
+    ),
+    (
+        "DeleteItem",
+        {"Key": KEY, "ConditionalOperator": "x"},
+        problems(f"Value 'x' at 'conditionalOperator' {NOT_MET} satisfy enum value set: [OR, AND]"),
+    ),
+    (
+        "Query",
+        {"KeyConditions": {"a": {}, "b": {"ComparisonOperator": "x"}}},
+        problems(
+            f"Value null at 'keyConditions.a.member.comparisonOperator' {NOT_MET} not be null",
+            f"Value 'x' at 'keyConditions.b.member.comparisonOperator' {NOT_MET} satisfy enum "
+            f"value set: {OPERATORS}",
+        ),
+    ),
+    (
+        "Scan",
+        {"ScanFilter": {"a": {"ComparisonOperator": "x"}}, "Limit": 0},
+        problems(
+            f"Value '0' at 'limit' {NOT_MET} have value greater than or equal to 1",
+            f"Value 'x' at 'scanFilter.a.member.comparisonOperator' {NOT_MET} satisfy enum value "
+            f"set: {OPERATORS}",
+        ),
+    ),
+    (
+        "UpdateItem",
+        {"Key": KEY, "AttributeUpdates": {"a": {"Action": "x"}}},
+        problems(
+            f"Value 'x' at 'attributeUpdates.a.member.action' {NOT_MET} satisfy enum value set: "
+            "[ADD, PUT, DELETE]"
+        ),
+    ),
+    *(
+        (
+            operation,
+            {"TableName": given},
+            "TableName must be at least 3 characters long and at most 255 characters long",
+        )
+        for operation in ("CreateTable", "UpdateTable", "DescribeTable", "DeleteTable")
+        for given in ("", "ab", "a" * 256)
+    ),
+    (
+        "DescribeTable",
+        {"TableName": "a;c"},
+        problems(
+            f"Value 'a;c' at 'tableName' {NOT_MET} satisfy regular expression pattern: "
+            "[a-zA-Z0-9_.-]+"
+        ),
+    ),
+)
+
+
+@pytest.mark.parametrize(("operation", "request_", "error", "text"), [*WRONG_TYPES, *CONSTRAINTS])
+def test_a_request_is_refused_in_the_services_words(
+    shared: Served, name: str, operation: str, request_: Any, error: str, text: str
+) -> None:
+    lists = {"ListTables", "BatchGetItem", "BatchWriteItem", "TransactWriteItems"}
+    named = {} if operation in lists else {"TableName": name}
+    assert shared.refused(operation, **{**named, **request_}) == (error, text)
