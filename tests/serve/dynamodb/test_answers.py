@@ -25,6 +25,7 @@ def name(shared: Served) -> str:
         KeySchema=keys("pk", "sk"),
         AttributeDefinitions=typed(pk="S", sk="N", state="S", at="S"),
         BillingMode="PAY_PER_REQUEST",
+        DeletionProtectionEnabled=True,
         LocalSecondaryIndexes=[index("local", "pk", "at", projection="KEYS_ONLY")],
         GlobalSecondaryIndexes=[index("global", "state", projection="KEYS_ONLY")],
     )
@@ -39,6 +40,12 @@ def problems(*told: str) -> str:
 
 KEY: Any = {"pk": {"S": "k"}, "sk": {"N": "1"}}
 ITEM: Any = {"Item": KEY}
+OF_KEY: Any = {"pk": {"ComparisonOperator": "EQ", "AttributeValueList": [{"S": "k"}]}}
+SCHEMA: Any = {
+    "KeySchema": keys("pk"),
+    "AttributeDefinitions": typed(pk="S"),
+    "BillingMode": "PAY_PER_REQUEST",
+}
 
 
 def refusals(name: str, wanted: str, *cases: tuple[str, dict[str, Any], str]) -> list[Any]:
@@ -181,8 +188,47 @@ CONSTRAINTS = refusals(
     ),
 )
 
+PARAMETERS = refusals(
+    "parameters",
+    VALIDATION,
+    *(
+        (operation, {**request, "ReturnValues": given}, "ReturnValues can only be ALL_OLD or NONE")
+        for operation, request in (("PutItem", ITEM), ("DeleteItem", {"Key": KEY}))
+        for given in ("ALL_NEW", "UPDATED_OLD", "UPDATED_NEW")
+    ),
+    *(
+        (
+            operation,
+            {**request, "Select": "SPECIFIC_ATTRIBUTES"},
+            (
+                "Must specify the AttributesToGet or ProjectionExpression when choosing to get "
+                "SPECIFIC_ATTRIBUTES"
+            ),
+        )
+        for operation, request in (("Scan", {}), ("Query", {"KeyConditions": OF_KEY}))
+    ),
+    (
+        "CreateTable",
+        {**SCHEMA, "StreamSpecification": {"StreamEnabled": True, "StreamViewType": "x"}},
+        problems(
+            f"Value 'x' at 'streamSpecification.streamViewType' {NOT_MET} satisfy enum value "
+            "set: [NEW_IMAGE, OLD_IMAGE, NEW_AND_OLD_IMAGES, KEYS_ONLY]"
+        ),
+    ),
+    (
+        "DeleteTable",
+        {},
+        (
+            "Resource cannot be deleted as it is currently protected against deletion. Disable "
+            "deletion protection first."
+        ),
+    ),
+)
 
-@pytest.mark.parametrize(("operation", "request_", "error", "text"), [*WRONG_TYPES, *CONSTRAINTS])
+
+@pytest.mark.parametrize(
+    ("operation", "request_", "error", "text"), [*WRONG_TYPES, *CONSTRAINTS, *PARAMETERS]
+)
 def test_a_request_is_refused_in_the_services_words(
     shared: Served, name: str, operation: str, request_: Any, error: str, text: str
 ) -> None:

@@ -166,7 +166,7 @@ def test_capacity_is_told_by_the_published_rules(table: Any) -> None:
         (
             "PutItem",
             {"Item": {"id": {"S": "k"}}, "ReturnValues": "ALL_NEW"},
-            "Return values set to invalid value",
+            "ReturnValues can only be ALL_OLD or NONE",
         ),
         ("GetItem", {"Key": {}}, "The provided key element does not match the schema"),
         (

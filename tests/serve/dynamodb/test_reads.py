@@ -155,7 +155,7 @@ def test_a_page_ends_at_a_mebibyte(shared: Served) -> None:
             {"Segment": 0},
             (
                 "The TotalSegments parameter is required but was not present in the request when "
-                "parameter Segment is present"
+                "Segment parameter is present"
             ),
         ),
         (

@@ -226,4 +226,4 @@ def _returned(request: dict[str, Any], write: Write, done: Written) -> Item | No
 
 def _refuse_returned(request: dict[str, Any]) -> None:
     if request.get("ReturnValues", "NONE") not in {"NONE", "ALL_OLD"}:
-        raise validation("Return values set to invalid value")
+        raise validation("ReturnValues can only be ALL_OLD or NONE")

@@ -21,7 +21,6 @@ from penstock.serve.dynamodb.shapes import (
     Whole,
 )
 from penstock.store.expressions.legacy import COMPARISON_OPERATORS
-from penstock.store.schema import StreamViewType
 
 _ANY: Final = Rule()
 _TABLE: Final = TableName()
@@ -135,9 +134,8 @@ _INDEX_UPDATE: Final = Shape(
         "Delete": Shape({"IndexName": _INDEX_NAME}, {}),
     },
 )
-_STREAM: Final = Shape(
-    {"StreamEnabled": Flag()}, {"StreamViewType": Text(words=tuple(map(str, StreamViewType)))}
-)
+_VIEWS: Final = Text(words=("NEW_IMAGE", "OLD_IMAGE", "NEW_AND_OLD_IMAGES", "KEYS_ONLY"))
+_STREAM: Final = Shape({"StreamEnabled": Flag()}, {"StreamViewType": _VIEWS})
 _TAG: Final = Shape({"Key": Text(1, 128), "Value": Text(0, 256)}, {})
 _OPTIONS: Final = {
     "BillingMode": Text(words=("PROVISIONED", "PAY_PER_REQUEST")),

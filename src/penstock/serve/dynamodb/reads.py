@@ -206,7 +206,10 @@ def _refuse_select(request: dict[str, Any]) -> None:
     select = request.get("Select")
     projections = [name for name in ("ProjectionExpression", "AttributesToGet") if name in request]
     if select == "SPECIFIC_ATTRIBUTES" and not projections:
-        raise validation("Must specify the AttributesToGet or ProjectionExpression")
+        raise validation(
+            "Must specify the AttributesToGet or ProjectionExpression when choosing to get "
+            "SPECIFIC_ATTRIBUTES"
+        )
     if projections and select in {"ALL_ATTRIBUTES", "ALL_PROJECTED_ATTRIBUTES", "COUNT"}:
         only = "only the Count" if select == "COUNT" else select
         raise validation(f"Cannot specify the {projections[0]} when choosing to get {only}")
@@ -251,13 +254,15 @@ def _unprojected(table: Table, index: Index, asked: RequestExpressions) -> list[
 
 def _refuse_segment(request: dict[str, Any]) -> None:
     segment, segments = request.get("Segment"), request.get("TotalSegments")
-    if (segment is None) != (segments is None):
-        absent, present = ("TotalSegments", "Segment")
-        if segment is None:
-            absent, present = present, absent
+    if segment is None and segments is not None:
         raise validation(
-            f"The {absent} parameter is required but was not present in the request when "
-            f"parameter {present} is present"
+            "The Segment parameter is required but was not present in the request when parameter "
+            "TotalSegments is present"
+        )
+    if segments is None and segment is not None:
+        raise validation(
+            "The TotalSegments parameter is required but was not present in the request when "
+            "Segment parameter is present"
         )
     if segment is not None and segments is not None and segment >= segments:
         raise validation(

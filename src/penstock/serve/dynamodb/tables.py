@@ -137,8 +137,8 @@ def delete_table(endpoint: Endpoint, request: dict[str, Any]) -> dict[str, Any]:
         described = _described(endpoint, inside, name)
     if described["DeletionProtectionEnabled"]:
         raise validation(
-            f"Resource cannot be deleted as it is currently protected against deletion. Disable "
-            f"deletion protection first. Table: {name}"
+            "Resource cannot be deleted as it is currently protected against deletion. Disable "
+            "deletion protection first."
         )
     endpoint.store.drop_table(name)
     return {"TableDescription": {**described, "TableStatus": "DELETING"}}
