@@ -36,8 +36,8 @@ def test_a_table_is_described_as_it_was_made(shared: Served) -> None:
     )["TableDescription"]
     shared.client.get_waiter("table_exists").wait(TableName="described")
     found = shared.client.describe_table(TableName="described")["Table"]
-    assert found == told
-    assert found["TableStatus"] == "ACTIVE"
+    assert told["TableStatus"] == "CREATING"
+    assert found == {**told, "TableStatus": "ACTIVE"}
     assert [one["AttributeName"] for one in found["KeySchema"]] == ["a", "b"]
     assert found["ProvisionedThroughput"]["WriteCapacityUnits"] == 4
     assert found["StreamSpecification"] == {"StreamEnabled": True, "StreamViewType": "NEW_IMAGE"}
@@ -97,9 +97,111 @@ def test_a_table_that_was_made_from_python_is_served_as_any_other(shared: Served
     shared.db.put("embedded", {"id": "k", "n": 1})
     found = shared.resource.Table("embedded")
     assert found.get_item(Key={"id": "k"})["Item"] == {"id": "k", "n": 1}
-    assert found.billing_mode_summary == {"BillingMode": "PAY_PER_REQUEST"}
+    assert found.billing_mode_summary == {
+        "BillingMode": "PAY_PER_REQUEST",
+        "LastUpdateToPayPerRequestDateTime": found.creation_date_time,
+    }
     shared.client.update_table(TableName="embedded", DeletionProtectionEnabled=True)
     assert shared.client.describe_table(TableName="embedded")["Table"]["DeletionProtectionEnabled"]
+
+
+MAXIMA: Any = {"MaxReadRequestUnits": 5, "MaxWriteRequestUnits": 6}
+WARM: Any = {"ReadUnitsPerSecond": 12_000, "WriteUnitsPerSecond": 4000}
+
+
+def test_class_and_throughput_are_described_as_they_were_given(shared: Served) -> None:
+    def index(described: Any) -> Any:
+        (found,) = described["GlobalSecondaryIndexes"]
+        return found
+
+    gsi: Any = {"IndexName": "all", "Projection": {"ProjectionType": "ALL"}}
+    gsi |= {"KeySchema": KEY["KeySchema"], "OnDemandThroughput": MAXIMA}
+    made = shared.client.create_table(
+        TableName="classed",
+        TableClass="STANDARD_INFREQUENT_ACCESS",
+        OnDemandThroughput={"MaxReadRequestUnits": 9},
+        WarmThroughput=WARM,
+        GlobalSecondaryIndexes=[gsi],
+        **ON_DEMAND,
+    )["TableDescription"]
+    assert index(made)["IndexStatus"] == "CREATING"
+    found = shared.client.describe_table(TableName="classed")["Table"]
+    assert found["TableClassSummary"] == {"TableClass": "STANDARD_INFREQUENT_ACCESS"}
+    assert found["OnDemandThroughput"] == {"MaxReadRequestUnits": 9, "MaxWriteRequestUnits": -1}
+    assert found["WarmThroughput"] == {**WARM, "Status": "ACTIVE"}
+    assert index(found)["OnDemandThroughput"] == MAXIMA
+    assert index(found)["IndexStatus"] == "ACTIVE"
+    changed = shared.client.update_table(
+        TableName="classed",
+        TableClass="STANDARD",
+        OnDemandThroughput={"MaxReadRequestUnits": -1, "MaxWriteRequestUnits": 7},
+        GlobalSecondaryIndexUpdates=[{"Update": {"IndexName": "all", "WarmThroughput": WARM}}],
+    )["TableDescription"]
+    assert "TableClassSummary" not in changed
+    assert changed["OnDemandThroughput"] == {"MaxReadRequestUnits": -1, "MaxWriteRequestUnits": 7}
+    assert index(changed)["WarmThroughput"] == {**WARM, "Status": "ACTIVE"}
+    units = {"ReadCapacityUnits": 1, "WriteCapacityUnits": 1}
+    told = shared.client.update_table(
+        TableName="classed",
+        BillingMode="PROVISIONED",
+        ProvisionedThroughput=units,
+        GlobalSecondaryIndexUpdates=[
+            {"Update": {"IndexName": "all", "ProvisionedThroughput": units}}
+        ],
+    )["TableDescription"]
+    assert "OnDemandThroughput" not in {**told, **index(told)}
+    assert told["BillingModeSummary"] == {
+        "BillingMode": "PROVISIONED",
+        "LastUpdateToPayPerRequestDateTime": told["CreationDateTime"],
+    }
+    again = shared.client.update_table(TableName="classed", BillingMode="PAY_PER_REQUEST")
+    summary = again["TableDescription"]["BillingModeSummary"]
+    assert summary["LastUpdateToPayPerRequestDateTime"] > told["CreationDateTime"]
+
+
+@pytest.mark.parametrize(
+    ("request_", "text"),
+    [
+        (
+            {**ON_DEMAND, "OnDemandThroughput": {"MaxReadRequestUnits": 0}},
+            "MaxReadRequestUnits must be at least 1, or -1 for no maximum",
+        ),
+        (
+            {**ON_DEMAND, "WarmThroughput": {"WriteUnitsPerSecond": 0}},
+            "WriteUnitsPerSecond must be at least 1",
+        ),
+        (
+            {
+                **KEY,
+                "ProvisionedThroughput": {"ReadCapacityUnits": 1, "WriteCapacityUnits": 1},
+                "OnDemandThroughput": MAXIMA,
+            },
+            "OnDemandThroughput cannot be specified when BillingMode is PROVISIONED",
+        ),
+        (
+            {
+                **ON_DEMAND,
+                "GlobalSecondaryIndexes": [
+                    {
+                        "IndexName": f"index{number}",
+                        "KeySchema": KEY["KeySchema"],
+                        "Projection": {
+                            "ProjectionType": "INCLUDE",
+                            "NonKeyAttributes": [f"a{place}" for place in range(20)],
+                        },
+                    }
+                    for number in range(6)
+                ],
+            },
+            "Number of NonKeyAttributes of all indexes exceeds per-table limit of 100: 120",
+        ),
+    ],
+)
+def test_throughput_and_projections_beyond_their_limits_make_no_table(
+    shared: Served, request_: Any, text: str
+) -> None:
+    refused = ("ValidationException", INVALID + text)
+    assert shared.refused("CreateTable", TableName="never", **request_) == refused
 
 
 UNITS: Any = {"ReadCapacityUnits": 5.0, "WriteCapacityUnits": 6.0}

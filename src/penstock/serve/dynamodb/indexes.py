@@ -15,6 +15,7 @@ from penstock.serve.dynamodb.errors import EmptyKeyError, validation
 from penstock.serve.dynamodb.keys import INVALID, attributes, refuse_length
 from penstock.serve.dynamodb.names import is_offered
 from penstock.serve.dynamodb.places import key_schema_of
+from penstock.serve.dynamodb.throughput import described_throughput
 from penstock.store import Item, KeyType, Table
 from penstock.store.kinds import type_of
 from penstock.store.projections import project
@@ -30,6 +31,9 @@ class IndexSettings(Struct, frozen=True, omit_defaults=True):
     """The attributes beside the keys, of an index that includes some."""
     read_units: int = 0
     write_units: int = 0
+    on_demand: dict[str, int] = {}
+    """The maxima of OnDemandThroughput."""
+    warm: dict[str, int] = {}
 
     def encoded(self) -> bytes:
         """The bytes that are kept with the index."""
@@ -165,6 +169,7 @@ def _described(index: Index, settings: IndexSettings, table_arn: str) -> dict[st
             "ReadCapacityUnits": settings.read_units,
             "WriteCapacityUnits": settings.write_units,
         }
+        described |= described_throughput(settings.on_demand, settings.warm)
         if not index.ready:
             described["Backfilling"] = True
     return described

@@ -101,6 +101,9 @@ _SCHEMA: Final = Listed(
 )
 _UNITS: Final = Whole(1, long=True)
 _THROUGHPUT: Final = Shape({"ReadCapacityUnits": _UNITS, "WriteCapacityUnits": _UNITS}, {})
+_LONG: Final = Whole(long=True)
+_ON_DEMAND: Final = Shape({}, {"MaxReadRequestUnits": _LONG, "MaxWriteRequestUnits": _LONG})
+_WARM: Final = Shape({}, {"ReadUnitsPerSecond": _LONG, "WriteUnitsPerSecond": _LONG})
 _PROJECTION: Final = Shape(
     {},
     {
@@ -115,8 +118,8 @@ _GLOBAL_INDEX: Final = Shape(
     {"IndexName": _INDEX_NAME, "KeySchema": _SCHEMA, "Projection": _PROJECTION},
     {
         "ProvisionedThroughput": _THROUGHPUT,
-        "OnDemandThroughput": _ANY,
-        "WarmThroughput": _ANY,
+        "OnDemandThroughput": _ON_DEMAND,
+        "WarmThroughput": _WARM,
     },
 )
 _INDEX_UPDATE: Final = Shape(
@@ -127,8 +130,8 @@ _INDEX_UPDATE: Final = Shape(
             {"IndexName": _INDEX_NAME},
             {
                 "ProvisionedThroughput": _THROUGHPUT,
-                "OnDemandThroughput": _ANY,
-                "WarmThroughput": _ANY,
+                "OnDemandThroughput": _ON_DEMAND,
+                "WarmThroughput": _WARM,
             },
         ),
         "Delete": Shape({"IndexName": _INDEX_NAME}, {}),
@@ -141,11 +144,13 @@ _OPTIONS: Final = {
     "BillingMode": Text(words=("PROVISIONED", "PAY_PER_REQUEST")),
     "ProvisionedThroughput": _THROUGHPUT,
     "StreamSpecification": _STREAM,
-    "SSESpecification": Shape({}, {"Enabled": Flag()}),
+    "SSESpecification": Shape(
+        {}, {"Enabled": Flag(), "SSEType": Text(words=("AES256", "KMS")), "KMSMasterKeyId": Text()}
+    ),
     "TableClass": Text(words=("STANDARD", "STANDARD_INFREQUENT_ACCESS")),
     "DeletionProtectionEnabled": Flag(),
-    "OnDemandThroughput": _ANY,
-    "WarmThroughput": _ANY,
+    "OnDemandThroughput": _ON_DEMAND,
+    "WarmThroughput": _WARM,
 }
 _WRITE: Final = Shape(
     {}, {"PutRequest": Shape({"Item": _KEY}, {}), "DeleteRequest": Shape({"Key": _KEY}, {})}

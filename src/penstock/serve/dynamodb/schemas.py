@@ -1,15 +1,19 @@
 """What a request defines: a table's keys, its indexes, and the types of their attributes."""
 
+from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
 from penstock.serve.dynamodb.errors import validation
-from penstock.serve.dynamodb.indexes import IndexSettings
+from penstock.serve.dynamodb.indexes import IndexSettings, settings_of
 from penstock.serve.dynamodb.keys import INVALID
+from penstock.serve.dynamodb.throughput import on_demand, warm
 from penstock.store.keys import KeyAttribute, KeyType
 from penstock.store.schema import Index
 
 LOCAL_MAX: Final = 5
 GLOBAL_MAX: Final = 20
+PROJECTED_MAX: Final = 100
+"""Names in the NonKeyAttributes of all indexes of a table (developer guide: Quotas)."""
 Types = dict[str, KeyType]
 
 
@@ -58,6 +62,7 @@ def table_schema(request: dict[str, Any], billing: str) -> tuple[Keys, tuple[Ind
             f"{INVALID}GlobalSecondaryIndex count exceeds the per-table limit of {GLOBAL_MAX}"
         )
     refuse_indexes(made)
+    refuse_projected(made)
     used = dict.fromkeys((*keys.names, *(name for index in made for name in index.key_names)))
     if made:
         refuse_unused(types, list(used))
@@ -108,6 +113,8 @@ def global_index(definition: dict[str, Any], types: Types, billing: str) -> Inde
         included=included,
         read_units=units.get("ReadCapacityUnits", 0),
         write_units=units.get("WriteCapacityUnits", 0),
+        on_demand=on_demand(definition, {}, billing),
+        warm=warm(definition, {}),
     )
     return _index(name, keys, settings)
 
@@ -119,6 +126,16 @@ def refuse_indexes(indexes: list[Index]) -> None:
         if index.name in seen:
             raise validation(f"{INVALID}Duplicate index name: {index.name}")
         seen.add(index.name)
+
+
+def refuse_projected(indexes: Sequence[Index]) -> None:
+    """Refuse more attributes that are named to be projected than a table may have."""
+    count = sum(len(settings_of(index).included) for index in indexes)
+    if count > PROJECTED_MAX:
+        raise validation(
+            f"{INVALID}Number of NonKeyAttributes of all indexes exceeds per-table limit of "
+            f"{PROJECTED_MAX}: {count}"
+        )
 
 
 def refuse_unused(types: Types, used: list[str]) -> None:

@@ -3,7 +3,6 @@
 from typing import Any, Final
 
 import msgspec
-from msgspec import Struct
 
 from penstock.serve.dynamodb.endpoint import Endpoint
 from penstock.serve.dynamodb.errors import WireError, not_found, validation
@@ -12,7 +11,14 @@ from penstock.serve.dynamodb.keys import INVALID
 from penstock.serve.dynamodb.names import is_offered, table_id
 from penstock.serve.dynamodb.places import NO_BACKUPS, key_schema_of
 from penstock.serve.dynamodb.schemas import table_schema
-from penstock.serve.dynamodb.updating import IndexChanges, index_changes, refuse_same_units
+from penstock.serve.dynamodb.settings import (
+    Settings,
+    created_settings,
+    described_settings,
+    settings_of,
+    updated_settings,
+)
+from penstock.serve.dynamodb.updating import IndexChanges, index_changes
 from penstock.store import (
     Retention,
     StreamViewType,
@@ -24,46 +30,34 @@ from penstock.store import (
 PAGE_MAX: Final = 100
 TAGS_MAX: Final = 50
 _TAG_SIGNS: Final = "+-=._:/@"
-UNITS_MAX: Final = 1_000_000_000_000
+_GLOBAL: Final = "GlobalSecondaryIndexes"
 _NOT_OFFERED: Final = {
     "ReplicaUpdates": "global tables",
     "ResourcePolicy": "resource policies",
 }
 
 
-class Settings(Struct, frozen=True, omit_defaults=True):
-    """What a table has in the protocol and means nothing to the store."""
-
-    billing: str = "PROVISIONED"
-    read_units: int = 0
-    write_units: int = 0
-    protected: bool = False
-    tags: dict[str, str] = {}
-
-
 def create_table(endpoint: Endpoint, request: dict[str, Any]) -> dict[str, Any]:
-    """Make a table. It can be used as soon as this is answered."""
+    """Make a table. It can be used as soon as this is answered, though the answer says CREATING."""
     _refuse_unoffered(request)
-    settings = _settings(request, Settings(tags=_tags(request.get("Tags", []))))
-    if settings.billing == "PROVISIONED" and not settings.read_units:
-        raise validation(
-            f"{INVALID}ReadCapacityUnits and WriteCapacityUnits must both be specified when "
-            f"BillingMode is PROVISIONED"
-        )
+    settings = created_settings(request, _tags(request.get("Tags", [])))
     keys, indexes = table_schema(request, settings.billing)
     view = _created_view(request.get("StreamSpecification"))
     name = endpoint.name(request)
     if not is_offered(name):
         raise validation("Invalid table name")
-    described = endpoint.store.create_table(name).partition_key(*keys.partition)
+    made = endpoint.store.create_table(name).partition_key(*keys.partition)
     if keys.sort is not None:
-        described.sort_key(*keys.sort)
+        made.sort_key(*keys.sort)
     if view is not None:
-        described.stream(view).retention(_retention(endpoint))
-    described.indexed(*indexes).beside(_encoder.encode(settings))
-    described.execute()
+        made.stream(view).retention(_retention(endpoint))
+    made.indexed(*indexes).beside(settings.encoded())
+    made.execute()
     with endpoint.store.view() as inside:
-        return {"TableDescription": _described(endpoint, inside, name)}
+        described = _described(endpoint, inside, name)
+    for index in described.get(_GLOBAL, []):
+        index["IndexStatus"] = "CREATING"
+    return {"TableDescription": {**described, "TableStatus": "CREATING"}}
 
 
 def update_table(endpoint: Endpoint, request: dict[str, Any]) -> dict[str, Any]:
@@ -87,7 +81,7 @@ def update_table(endpoint: Endpoint, request: dict[str, Any]) -> dict[str, Any]:
         "WarmThroughput",
         "GlobalSecondaryIndexUpdates",
     }
-    if not changed.intersection(request):
+    if not any(request.get(member) not in (None, []) for member in changed):
         raise validation(
             "At least one of ProvisionedThroughput, BillingMode, UpdateStreamEnabled, "
             "GlobalSecondaryIndexUpdates or SSESpecification or ReplicaUpdates is required"
@@ -101,10 +95,9 @@ def update_table(endpoint: Endpoint, request: dict[str, Any]) -> dict[str, Any]:
                 else f"Table has no stream to disable: TableName: {name}"
             )
         before = settings_of(transaction.beside(name))
-        settings = _settings(request, before)
-        _refuse_provisioned(request, before)
+        settings = updated_settings(request, table, before, now_ms=endpoint.now_ms)
         changes = index_changes(request, table, settings.billing)
-        transaction.put_beside(name, _encoder.encode(settings))
+        transaction.put_beside(name, settings.encoded())
         for index, index_settings in changes.settings.items():
             transaction.put_beside_index(name, index, index_settings.encoded())
     if changes.deleted is not None:
@@ -198,7 +191,7 @@ def _put_tags(
     transaction: Transaction, table: Table, settings: Settings, tags: dict[str, str]
 ) -> None:
     changed = msgspec.structs.replace(settings, tags=tags)
-    transaction.put_beside(table.name, _encoder.encode(changed))
+    transaction.put_beside(table.name, changed.encoded())
 
 
 def _of_arn(
@@ -268,23 +261,8 @@ def describe_continuous_backups(endpoint: Endpoint, request: dict[str, Any]) -> 
 # --- what a request says of a table ---------------------------------------------------------------
 
 
-def settings_of(kept: bytes | None) -> Settings:
-    """What was kept with a table; one that was made from Python has nothing."""
-    if kept is None:
-        return Settings(billing="PAY_PER_REQUEST")
-    members = msgspec.msgpack.decode(kept)
-    # Kept as they were given once: 5.0, and beyond what can be described.
-    units = {
-        name: min(int(members[name]), UNITS_MAX)
-        for name in ("read_units", "write_units")
-        if name in members
-    }
-    return msgspec.convert({**members, **units}, Settings)
-
-
 def _described(endpoint: Endpoint, inside: View, name: str) -> dict[str, Any]:
     table = endpoint.table(inside, name, named=True)
-    settings = settings_of(inside.beside(table))
     arn = endpoint.names.table_arn(table.name)
     amounts = endpoint.counter.of(inside, table)
     sizes = {
@@ -302,18 +280,11 @@ def _described(endpoint: Endpoint, inside: View, name: str) -> dict[str, Any]:
             {"AttributeName": name, "AttributeType": type_.value}
             for name, type_ in key_types(table).items()
         ],
-        "ProvisionedThroughput": {
-            "NumberOfDecreasesToday": 0,
-            "ReadCapacityUnits": settings.read_units,
-            "WriteCapacityUnits": settings.write_units,
-        },
-        "DeletionProtectionEnabled": settings.protected,
+        **described_settings(settings_of(inside.beside(table)), table),
         **described_indexes(table, arn, sizes),
     }
     if amounts is not None:
         described |= {"ItemCount": amounts.table.items, "TableSizeBytes": amounts.table.bytes}
-    if settings.billing == "PAY_PER_REQUEST":
-        described["BillingModeSummary"] = {"BillingMode": "PAY_PER_REQUEST"}
     streams = [stream for stream in inside.streams() if stream.table_id == table.id]
     if streams:
         described["LatestStreamArn"] = endpoint.names.stream_arn(streams[-1])
@@ -330,8 +301,7 @@ def _under_way(
     described: dict[str, Any], before: dict[str, Any], changes: IndexChanges
 ) -> dict[str, Any]:
     """What the answer to UpdateTable says of an index that is made or deleted: that it is begun."""
-    member = "GlobalSecondaryIndexes"
-    indexes: list[dict[str, Any]] = described.get(member, [])
+    indexes: list[dict[str, Any]] = described.get(_GLOBAL, [])
     if changes.made is not None:
         indexes = [
             {**one, "IndexStatus": "CREATING", "Backfilling": False}
@@ -339,23 +309,10 @@ def _under_way(
             else one
             for one in indexes
         ]
-    for one in before.get(member, []):
+    for one in before.get(_GLOBAL, []):
         if one["IndexName"] == changes.deleted:
             indexes = [*indexes, {**one, "IndexStatus": "DELETING"}]
-    return {"TableStatus": "UPDATING", member: indexes}
-
-
-def _refuse_provisioned(request: dict[str, Any], before: Settings) -> None:
-    """Refuse capacities that are what they were, and none where some are needed."""
-    units = request.get("ProvisionedThroughput")
-    if units is None:
-        if request.get("BillingMode") == "PROVISIONED" and not before.read_units:
-            raise validation(
-                f"{INVALID}ProvisionedThroughput must be specified when BillingMode is PROVISIONED"
-            )
-        return
-    requested = (units["ReadCapacityUnits"], units["WriteCapacityUnits"])
-    refuse_same_units("table", "table", (before.read_units, before.write_units), requested)
+    return {"TableStatus": "UPDATING", _GLOBAL: indexes}
 
 
 def _created_view(stream: dict[str, Any] | None) -> StreamViewType | None:
@@ -384,26 +341,6 @@ def _refuse_stream(stream: dict[str, Any], how: str) -> None:
     )
 
 
-def _settings(request: dict[str, Any], before: Settings) -> Settings:
-    billing = request.get("BillingMode", before.billing)
-    units = request.get("ProvisionedThroughput")
-    if billing == "PAY_PER_REQUEST" and units is not None:
-        raise validation(
-            f"{INVALID}Neither ReadCapacityUnits nor WriteCapacityUnits can be specified when "
-            f"BillingMode is PAY_PER_REQUEST"
-        )
-    read, write = before.read_units, before.write_units
-    if billing == "PAY_PER_REQUEST":
-        read = write = 0
-    elif units is not None:
-        for member in ("ReadCapacityUnits", "WriteCapacityUnits"):
-            if units[member] > UNITS_MAX:
-                raise validation(f"Given value {units[member]} for {member} is out of bounds")
-        read, write = units["ReadCapacityUnits"], units["WriteCapacityUnits"]
-    protected = request.get("DeletionProtectionEnabled", before.protected)
-    return Settings(billing, read, write, protected, before.tags)
-
-
 def _refuse_unoffered(request: dict[str, Any]) -> None:
     for member, what in _NOT_OFFERED.items():
         if request.get(member):
@@ -415,6 +352,3 @@ def _refuse_unoffered(request: dict[str, Any]) -> None:
 def _retention(endpoint: Endpoint) -> Retention:
     seconds = max(round(endpoint.config.stream_retention), 1)
     return Retention(age_seconds=seconds, records_max=None)
-
-
-_encoder: Final = msgspec.msgpack.Encoder()

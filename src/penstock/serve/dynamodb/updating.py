@@ -11,8 +11,10 @@ from penstock.serve.dynamodb.schemas import (
     GLOBAL_MAX,
     attribute_types,
     global_index,
+    refuse_projected,
     refuse_unused,
 )
+from penstock.serve.dynamodb.throughput import on_demand, warm
 from penstock.store import Index, Table
 
 _ONE_AT_A_TIME: Final = (
@@ -80,6 +82,7 @@ def _made(request: dict[str, Any], table: Table, definition: dict[str, Any], bil
                 f"{INVALID}AttributeDefinitions: {name} is of type {known[name].value} in the "
                 f"table's keys and indexes"
             )
+    refuse_projected([*table.indexes, made])
     refuse_unused(types, list(dict.fromkeys((*known, *made.key_names))))
     if sum(not settings_of(index).local for index in table.indexes) >= GLOBAL_MAX:
         raise WireError(
@@ -110,6 +113,11 @@ def _updated(table: Table, name: str) -> Index:
 
 def _with_units(index: Index, update: dict[str, Any], billing: str) -> IndexSettings:
     before, units = settings_of(index), update.get("ProvisionedThroughput")
+    before = msgspec.structs.replace(
+        before,
+        on_demand=on_demand(update, before.on_demand, billing),
+        warm=warm(update, before.warm),
+    )
     if units is None:
         return before
     if billing == "PAY_PER_REQUEST":
@@ -157,6 +165,8 @@ def _billed(
             raise validation(
                 f"{INVALID}ProvisionedThroughput must be specified for index: {index.name}"
             )
+        if billing == "PROVISIONED" and settings.on_demand:
+            changed[index.name] = msgspec.structs.replace(settings, on_demand={})
         if billing == "PAY_PER_REQUEST" and settings.read_units:
             changed[index.name] = msgspec.structs.replace(settings, read_units=0, write_units=0)
     return changed
