@@ -62,6 +62,7 @@ REQUESTS: dict[str, Any] = {
         ],
         "StreamSpecification": {"StreamEnabled": True, "StreamViewType": "KEYS_ONLY"},
         "Tags": [{"Key": "a", "Value": "b"}],
+        "WarmThroughput": {"ReadUnitsPerSecond": 5},
     },
     "UpdateTable": {
         "TableName": "table",
@@ -85,6 +86,7 @@ REQUESTS: dict[str, Any] = {
     },
     "DescribeTimeToLive": {"TableName": "table"},
     "DescribeContinuousBackups": {"TableName": "table"},
+    "DescribeLimits": {"Unknown": 1},
     "PutItem": {"TableName": "table", "Item": {**KEY, "v": {"SS": ["a"]}}, **WRITING},
     "DeleteItem": {**ONE, **WRITING},
     "UpdateItem": {**ONE, **WRITING, "UpdateExpression": "SET #v = :v, w[0] = list_append(a, b)"},

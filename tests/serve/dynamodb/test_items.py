@@ -480,6 +480,19 @@ def test_a_transaction_is_not_done_twice_under_one_token_even_after_a_restart(
         assert everything.db.sweep() == 0
 
 
+def test_a_transaction_that_was_done_before_consumes_reads(shared: Served, table: Any) -> None:
+    request: Any = {
+        "ClientRequestToken": "read",
+        "ReturnConsumedCapacity": "TOTAL",
+        "TransactItems": [put_(table, "read"), put_(table, "too")],
+    }
+    for kind in ("Write", "Read", "Read"):
+        told = shared.client.transact_write_items(**request)
+        assert told["ConsumedCapacity"] == [
+            {"TableName": table.name, "CapacityUnits": 4.0, f"{kind}CapacityUnits": 4.0}
+        ]
+
+
 def test_a_cancelled_transaction_leaves_its_token_free(shared: Served, table: Any) -> None:
     check = {
         "ConditionCheck": {

@@ -204,6 +204,13 @@ def test_throughput_and_projections_beyond_their_limits_make_no_table(
     assert shared.refused("CreateTable", TableName="never", **request_) == refused
 
 
+def test_limits_are_the_largest_capacities(shared: Served) -> None:
+    told = shared.client.describe_limits()
+    del told["ResponseMetadata"]
+    assert len(told) == 4
+    assert set(told.values()) == {10**12}
+
+
 UNITS: Any = {"ReadCapacityUnits": 5.0, "WriteCapacityUnits": 6.0}
 
 

@@ -241,6 +241,7 @@ DATA: Final = {
     "DescribeTable": _NAMED,
     "DeleteTable": _NAMED,
     "ListTables": Shape({}, {"ExclusiveStartTableName": _TABLE, "Limit": _PAGE}),
+    "DescribeLimits": Shape({}, {}),
     "TagResource": Shape({"ResourceArn": _ARN, "Tags": Listed(_TAG, 0, 50)}, {}),
     "UntagResource": Shape({"ResourceArn": _ARN, "TagKeys": Listed(Text(1, 128))}, {}),
     "ListTagsOfResource": Shape({"ResourceArn": _ARN}, {"NextToken": Text()}),

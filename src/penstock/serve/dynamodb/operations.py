@@ -18,6 +18,7 @@ OPERATIONS: Final = {
     f"{DATA_TARGET}.DescribeTable": reading(DATA["DescribeTable"], tables.describe_table),
     f"{DATA_TARGET}.DeleteTable": writing(DATA["DeleteTable"], tables.delete_table),
     f"{DATA_TARGET}.ListTables": reading(DATA["ListTables"], tables.list_tables),
+    f"{DATA_TARGET}.DescribeLimits": reading(DATA["DescribeLimits"], tables.describe_limits),
     f"{DATA_TARGET}.TagResource": writing(DATA["TagResource"], tables.tag_resource),
     f"{DATA_TARGET}.UntagResource": writing(DATA["UntagResource"], tables.untag_resource),
     f"{DATA_TARGET}.ListTagsOfResource": reading(

@@ -12,6 +12,7 @@ from penstock.serve.dynamodb.names import is_offered, table_id
 from penstock.serve.dynamodb.places import NO_BACKUPS, key_schema_of
 from penstock.serve.dynamodb.schemas import table_schema
 from penstock.serve.dynamodb.settings import (
+    UNITS_MAX,
     Settings,
     created_settings,
     described_settings,
@@ -145,6 +146,15 @@ def list_tables(endpoint: Endpoint, request: dict[str, Any]) -> dict[str, Any]:
     if len(names) > limit:
         told["LastEvaluatedTableName"] = names[limit - 1]
     return told
+
+
+def describe_limits(_endpoint: Endpoint, _request: dict[str, Any]) -> dict[str, Any]:
+    """The largest capacities that are taken, which nothing here is limited by."""
+    return {
+        f"{whose}Max{kind}CapacityUnits": UNITS_MAX
+        for whose in ("Account", "Table")
+        for kind in ("Read", "Write")
+    }
 
 
 # --- tags -----------------------------------------------------------------------------------------

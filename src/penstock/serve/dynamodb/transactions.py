@@ -58,17 +58,19 @@ def transact_write_items(endpoint: Endpoint, request: dict[str, Any]) -> dict[st
     writes = [Write(_OPERATIONS[kind], endpoint, asked) for kind, asked in actions]
     written = list[Written]()
     with endpoint.store.transact() as transaction:
-        _cancel_if_any([_reason(partial(write.key, transaction)) for write in writes])
+        places = list[tuple[Table, Item]]()
+        _cancel_if_any([_reason(partial(_place, transaction, write, places)) for write in writes])
         refuse_duplicates(transaction, writes, _TWICE)
-        if not _is_repeated(transaction, request):
-            reasons, size = list[dict[str, Any]](), 0
-            for write, (_, asked) in zip(writes, actions, strict=True):
-                reasons.append(_reason(partial(_do, transaction, write, written), asked))
-                if reasons[-1] is _NO_REASON:
-                    size += written_size(written[-1].old, written[-1].new)
-                if size > BYTES_MAX:
-                    raise validation(_TOO_LARGE)
-            _cancel_if_any(reasons)
+        if _is_repeated(transaction, request):
+            return _repeated(transaction, request, places)
+        reasons, size = list[dict[str, Any]](), 0
+        for write, (_, asked) in zip(writes, actions, strict=True):
+            reasons.append(_reason(partial(_do, transaction, write, written), asked))
+            if reasons[-1] is _NO_REASON:
+                size += written_size(written[-1].old, written[-1].new)
+            if size > BYTES_MAX:
+                raise validation(_TOO_LARGE)
+        _cancel_if_any(reasons)
     told: dict[str, Any] = {}
     if wants_capacity(request):
         spent = defaultdict[str, Spent](Spent)
@@ -77,6 +79,18 @@ def transact_write_items(endpoint: Endpoint, request: dict[str, Any]) -> dict[st
         told = consumed_each(request, spent, kind="Write")
     collections = collections_of(endpoint, request, written)
     return told | ({"ItemCollectionMetrics": collections} if collections else {})
+
+
+def _repeated(
+    transaction: Transaction, request: dict[str, Any], places: list[tuple[Table, Item]]
+) -> dict[str, Any]:
+    """The answer to what was done before: it consumes reads of the items (API_TransactWriteItems,
+    ClientRequestToken)."""
+    spent = defaultdict[str, Spent](Spent)
+    for table, key in places if wants_capacity(request) else ():
+        size = item_size(transaction.get(table.name, key))
+        spent[table.name] += Spent(2 * read_units(size, consistent=True))
+    return consumed_each(request, spent, kind="Read")
 
 
 def transact_get_items(endpoint: Endpoint, request: dict[str, Any]) -> dict[str, Any]:
@@ -131,6 +145,10 @@ def _is_repeated(transaction: Transaction, request: dict[str, Any]) -> bool:
             "not reuse a client token with different requests, unless the requests are identical.",
         )
     return before is not None
+
+
+def _place(transaction: Transaction, write: Write, places: list[tuple[Table, Item]]) -> None:
+    places.append(write.key(transaction))
 
 
 def _do(transaction: Transaction, write: Write, written: list[Written]) -> None:
