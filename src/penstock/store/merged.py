@@ -401,10 +401,18 @@ class View:
             seen=seen,
         )
 
-    def size(self, keys: Range) -> int:
-        """DynamoDB's bytes of the items of a range of keys; every one is looked at."""
+    def size(self, keys: Range, *, items_max: int) -> tuple[int, Range | None]:
+        """DynamoDB's bytes of the first items of a range of keys, and the range of the others.
+
+        At most `items_max` are looked at; None: these were all.
+        """
+        size = 0
         found = self._layout.items.items(self._txn, first=keys.first, before=keys.before)
-        return sum(unpack_item(value).size for _, value in found)
+        for number, (key, value) in enumerate(found):
+            if number == items_max:
+                return size, Range(key, keys.before)
+            size += unpack_item(value).size
+        return size, None
 
     def beside(self, table: Table) -> bytes | None:
         """What a server keeps with a table; None when it keeps nothing."""

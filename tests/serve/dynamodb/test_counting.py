@@ -20,6 +20,13 @@ TABLE: Any = {
     "GlobalSecondaryIndexes": [index("open", "state", projection="KEYS_ONLY")],
 }
 
+COLLECTED: Any = {
+    "KeySchema": keys("id", "at"),
+    "AttributeDefinitions": typed(id="S", at="S", state="S"),
+    "BillingMode": "PAY_PER_REQUEST",
+    "LocalSecondaryIndexes": [index("open", "id", "state")],
+}
+
 
 def described(everything: Served, name: str) -> Any:
     return everything.client.describe_table(TableName=name)["Table"]
@@ -54,6 +61,27 @@ def test_a_large_table_is_counted_beside_requests_and_not_too_often(
         assert described(everything, "table")["ItemCount"] == 5
         clock.pass_(2)
         wait_until(lambda: described(everything, "table")["ItemCount"] == 6)
+
+
+def test_a_large_item_collection_is_counted_beside_writes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(counting, "_COLLECTION_AT_ONCE_ITEMS", 2)
+    monkeypatch.setattr(counting, "_AT_ONCE_ITEMS", 2)
+    monkeypatch.setattr(counting, "_GIGABYTE", 100)
+    with served(tmp_path) as everything:
+        table = everything.resource.create_table(TableName="table", **COLLECTED)
+
+        def told(number: int, *, partition: str = "p") -> Any:
+            item = {"id": partition, "at": f"{number}", "v": "v" * 44}  # 50 bytes and the partition
+            metrics = table.put_item(Item=item, ReturnItemCollectionMetrics="SIZE")
+            return metrics["ItemCollectionMetrics"]["SizeEstimateRangeGB"]
+
+        # What one look sees is exact; of more, nothing until it has been counted.
+        assert [told(1), told(2), told(3)] == [[0.0, 1.0], [1.0, 2.0], [0.0, 1.0]]
+        wait_until(lambda: told(3) == [1.0, 2.0])
+        # The last count is given for six hours, and other collections have their own.
+        assert [told(4), told(1, partition="q")] == [[1.0, 2.0], [0.0, 1.0]]
 
 
 def test_a_count_that_failed_on_a_defect_is_told_and_tried_again(

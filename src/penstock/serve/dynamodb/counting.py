@@ -1,30 +1,27 @@
-"""How many items tables and their indexes have, and how large these are.
+"""How many items tables and their indexes have, and how large these and item collections are.
 
-A small table is counted when it is described. Of a larger one the last count is given, which is at
-most six hours old, as the service's own; it is counted in a thread of its own.
+A small table is counted when it is described, a small collection when it is written. Of a larger
+one the last count is given, which is at most six hours old, as the service's own; it is counted in
+a thread of its own.
 """
 
-import threading
-import traceback
 from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Final
 
-import structlog
 from msgspec import Struct
 
-from penstock.clocks import Clock
-from penstock.errors import PenstockError
 from penstock.serve.dynamodb.capacity import item_size
+from penstock.serve.dynamodb.counts import Counts
 from penstock.serve.dynamodb.indexes import shown_by
 from penstock.store import Item, Store, Table, View
 from penstock.store.indexes import place_in
-
-_log = structlog.get_logger()
+from penstock.store.queries import Range, partition_range
 
 _AT_ONCE_ITEMS: Final = 1000
 _STEP_BYTES: Final = 1 << 20
-_KEPT_SECONDS: Final = 6 * 3600
+_COLLECTION_AT_ONCE_ITEMS: Final = 100
+_GIGABYTE: Final = 1 << 30
 
 
 class Amount(Struct):
@@ -63,15 +60,9 @@ class Amounts(Struct):
 class Counter:
     """Counts the items of a store's tables."""
 
-    def __init__(self, store: Store, clock: Clock) -> None:
+    def __init__(self, store: Store, counts: Counts) -> None:
         self._store = store
-        self._clock = clock
-        self._stopping = threading.Event()
-        self._thread = ThreadPoolExecutor(1, "dynamodb-counts")
-        self._lock = threading.Lock()
-        self._counted = dict[int, tuple[Amounts, float]]()
-        """By the table's number: the last count, and when it ended."""
-        self._counting = set[int]()
+        self._counts = counts
 
     def of(self, view: View, table: Table) -> Amounts | None:
         """What a table holds; None while a large one is being counted for the first time."""
@@ -80,50 +71,45 @@ class Counter:
         if step.last:
             amounts.add(table, step.items)
             return amounts
-        with self._lock:
-            last = self._counted.get(table.id)
-            now = self._clock.steady_seconds()
-            old = last is None or now - last[1] > _KEPT_SECONDS
-            indexed = last is not None and amounts.indexes.keys() <= last[0].indexes.keys()
-            if (old or not indexed) and table.id not in self._counting:
-                self._counting.add(table.id)
-                self._thread.submit(self._count, table)
-        return last[0] if last is not None and indexed else None
+        last = self._counts.last(table.id, Amounts)
+        indexed = last is not None and amounts.indexes.keys() <= last.indexes.keys()
+        count = partial(self._amounts, table)
+        self._counts.renew(table.id, count, table=table.name, at_once=not indexed)
+        return last if indexed else None
 
-    def close(self) -> None:
-        """Stop after the step that is under way."""
-        self._stopping.set()
-        self._thread.shutdown(cancel_futures=True)
+    def collection_gigabytes(self, view: View, table: Table, key: Item) -> int:
+        """How many whole gigabytes the item collection of a key has.
 
-    def _count(self, table: Table) -> None:
-        amounts = None
-        try:
-            amounts = self._amounts(table)
-        except PenstockError as error:
-            _log.warning("a DynamoDB table was not counted", table=table.name, error=str(error))
-        except Exception as error:  # a defect here must not go unseen; its text may quote an item
-            kind, where = type(error).__name__, traceback.format_tb(error.__traceback__)
-            _log.error(
-                "a DynamoDB table was not counted", table=table.name, error=kind, where=where
-            )
-        finally:
-            with self._lock:
-                self._counting.discard(table.id)
-                if amounts is not None:
-                    self._counted[table.id] = amounts, self._clock.steady_seconds()
+        Of a large one that is being counted for the first time it is 0, which may be too few.
+        """
+        keys = partition_range(table, key, None)
+        size, rest = view.size(keys, items_max=_COLLECTION_AT_ONCE_ITEMS)
+        if rest is not None:
+            place = table.partition(key)
+            size = self._counts.last(place, int) or 0
+            self._counts.renew(place, partial(self._size, keys), table=table.name)
+        return size // _GIGABYTE
 
     def _amounts(self, table: Table) -> Amounts | None:
         amounts, after = Amounts.none_of(table), None
-        while not self._stopping.is_set():
+        while not self._counts.stopping:
             # A view of its own for each step: a long one would keep the file from being used again.
             with self._store.view() as view:
                 step = view.items(table, after=after, limit=_AT_ONCE_ITEMS, bytes_max=_STEP_BYTES)
                 there = {one.id for one in view.tables()}
             amounts.add(table, step.items)
             if step.last:
-                with self._lock:
-                    for number in self._counted.keys() - there:
-                        del self._counted[number]
                 return amounts if table.id in there else None
             after = step.after
+        return None
+
+    def _size(self, keys: Range) -> int | None:
+        total, rest = 0, keys
+        while not self._counts.stopping:
+            with self._store.view() as view:
+                size, left = view.size(rest, items_max=_AT_ONCE_ITEMS)
+            total += size
+            if left is None:
+                return total
+            rest = left
         return None

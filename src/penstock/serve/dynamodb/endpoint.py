@@ -5,6 +5,7 @@ from typing import Any
 from penstock.clocks import Clock, SystemClock
 from penstock.serve.dynamodb.config import DynamoConfig
 from penstock.serve.dynamodb.counting import Counter
+from penstock.serve.dynamodb.counts import Counts
 from penstock.serve.dynamodb.errors import not_found
 from penstock.serve.dynamodb.iterators import Minter, iterator_key
 from penstock.serve.dynamodb.making import IndexMaker
@@ -23,12 +24,13 @@ class Endpoint:
         self.minter = Minter(iterator_key(store.path), seconds=config.iterator_seconds)
         self._clock = clock or SystemClock()
         self.maker = IndexMaker(store)
-        self.counter = Counter(store, self._clock)
+        self._counts = Counts(self._clock)
+        self.counter = Counter(store, self._counts)
 
     def close(self) -> None:
         """Stop what goes on behind requests."""
         self.maker.close()
-        self.counter.close()
+        self._counts.close()
 
     @property
     def now_ms(self) -> int:

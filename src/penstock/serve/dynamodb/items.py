@@ -1,7 +1,7 @@
 """PutItem, DeleteItem, UpdateItem, GetItem."""
 
 from collections.abc import Iterable
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 from penstock.serve.dynamodb.capacity import Spent, consumed, item_size, read_units, wants_capacity
 from penstock.serve.dynamodb.endpoint import Endpoint
@@ -23,10 +23,7 @@ from penstock.store import (
 from penstock.store.attributevalue import decode_attributes, encode_attributes
 from penstock.store.expressions.request import RequestExpressions, read_request
 from penstock.store.projections import project
-from penstock.store.queries import partition_range
 from penstock.store.updates import Update
-
-_GIGABYTE: Final = 1 << 30
 
 
 class Written(NamedTuple):
@@ -147,8 +144,7 @@ def collections_of(
 ) -> dict[str, list[dict[str, Any]]]:
     """The item collections that were written, by their tables, if the request wants them.
 
-    An item collection is a partition of a table that has a local index. Its size is counted, which
-    looks at each of its items.
+    An item collection is a partition of a table that has a local index.
     """
     if request.get("ReturnItemCollectionMetrics") != "SIZE":
         return {}
@@ -160,8 +156,7 @@ def collections_of(
             if not has_local(table) or place in seen:
                 continue
             seen.add(place)
-            size = view.size(partition_range(table, key, None))
-            least = size // _GIGABYTE
+            least = endpoint.counter.collection_gigabytes(view, table, key)
             found.setdefault(table.name, []).append(
                 {
                     "ItemCollectionKey": encode_attributes(
