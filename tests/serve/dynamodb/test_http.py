@@ -251,8 +251,37 @@ def test_only_who_holds_a_key_is_served(tmp_path: Path, key: str, secret: str, n
         assert name_of(caught.value) == name
         assert everything.refused("ListTables")[0] == "MissingAuthenticationTokenException"
         status, body, _ = everything.post(LIST, {}, {"Authorization": "Basic eDp5"})
-        assert status == 400
-        assert body["__type"].endswith("#IncompleteSignatureException")
+        assert (status, body["__type"].partition("#")[2], body["message"]) == (
+            400,
+            "MissingAuthenticationTokenException",
+            "Request is missing Authentication Token",
+        )
+
+
+@pytest.mark.parametrize(
+    ("given", "missing"),
+    [
+        ("AWS4-HMAC-SHA256", ("Credential", "Signature", "SignedHeaders")),
+        ("AWS4-HMAC-SHA256 Credential=a, SignedHeaders=host", ("Signature",)),
+    ],
+)
+def test_a_signature_that_is_not_whole_is_told_what_it_lacks(
+    given: str, missing: tuple[str, ...]
+) -> None:
+    lacks = [f"Authorization header requires '{name}' parameter." for name in missing]
+    dated = "Authorization header requires existence of either a 'X-Amz-Date' or a 'Date' header."
+    for headers, told in (({}, [*lacks, dated]), ({"x-amz-date": "x"}, lacks)):
+        request = Sent(
+            method="POST",
+            path="/",
+            query="",
+            headers={"authorization": given, **headers},
+            body=b"{}",
+        )
+        with pytest.raises(WireError) as caught:
+            verify(request, {"AKID": "right"}, now_ms=0)
+        assert caught.value.name == "IncompleteSignatureException"
+        assert str(caught.value) == f"{' '.join(told)} Authorization={given}"
 
 
 def test_a_compressed_body_is_signed_as_it_is_sent(tmp_path: Path) -> None:
@@ -319,6 +348,15 @@ def test_a_signature_is_good_for_five_minutes() -> None:
         verify(sent(), {"AKID": "right"}, now_ms=now_ms(sent()) + seconds * 1000)
     for seconds in (-301, 301):
         assert refused(sent(), seconds=seconds) == "InvalidSignatureException"
+    signed = sent()
+    moment = signed.headers["x-amz-date"]
+    with pytest.raises(WireError, match=rf"^Signature expired: {moment} is now earlier than \d+T"):
+        verify(signed, {"AKID": "right"}, now_ms=now_ms(signed) + 301_000)
+    early = (
+        rf"^Signature not yet current: {moment} is still later than \d+T\d+Z \(\d+T\d+Z \+ 5 min"
+    )
+    with pytest.raises(WireError, match=early):
+        verify(signed, {"AKID": "right"}, now_ms=now_ms(signed) - 301_000)
 
 
 def test_a_signature_that_leaves_the_operation_out_is_none() -> None:

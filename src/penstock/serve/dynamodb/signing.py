@@ -10,7 +10,7 @@ import hashlib
 import hmac
 import re
 from collections.abc import Mapping
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Final
 from urllib.parse import quote
 
@@ -20,6 +20,7 @@ from penstock.serve.dynamodb.errors import WireError
 
 SKEW_SECONDS_MAX: Final = 5 * 60
 _ALGORITHM: Final = "AWS4-HMAC-SHA256"
+_DATES: Final = frozenset({"x-amz-date", "date"})
 _SIGNED: Final = frozenset({"host", "x-amz-target"})
 _AUTHORIZATION: Final = re.compile(
     r"AWS4-HMAC-SHA256 +Credential=([^/, ]+)/([0-9]{8})/([^/, ]+)/([^/, ]+)/aws4_request, *"
@@ -49,16 +50,14 @@ def verify(sent: Sent, keys: Mapping[str, str], *, now_ms: int) -> str:
 
     Raises WireError where none did.
     """
-    authorization = sent.headers.get("authorization")
-    if authorization is None:
-        raise WireError("MissingAuthenticationTokenException", "Missing Authentication Token")
-    found = _AUTHORIZATION.fullmatch(authorization.strip())
-    if found is None:
+    authorization = sent.headers.get("authorization", "").strip()
+    if not authorization.startswith("AWS4-"):
         raise WireError(
-            "IncompleteSignatureException",
-            "Authorization header requires Credential, SignedHeaders and Signature parameters of "
-            "AWS4-HMAC-SHA256.",
+            "MissingAuthenticationTokenException", "Request is missing Authentication Token"
         )
+    found = _AUTHORIZATION.fullmatch(authorization)
+    if found is None or not sent.headers.keys() & _DATES:
+        raise _incomplete(sent, authorization)
     key, day, region, service, named, signature = found.groups()
     secret = keys.get(key)
     if secret is None:
@@ -91,6 +90,22 @@ def verify(sent: Sent, keys: Mapping[str, str], *, now_ms: int) -> str:
     return key
 
 
+def _incomplete(sent: Sent, authorization: str) -> WireError:
+    """What is said of an Authorization header that lacks a part, or has one that cannot be read."""
+    given = set(re.findall(r"[ ,](\w+)=", authorization))
+    missing = [
+        f"Authorization header requires '{name}' parameter."
+        for name in ("Credential", "Signature", "SignedHeaders")
+        if name not in given
+    ]
+    if not sent.headers.keys() & _DATES:
+        missing.append(
+            "Authorization header requires existence of either a 'X-Amz-Date' or a 'Date' header."
+        )
+    told = " ".join(missing) or "Authorization header cannot be read."
+    return WireError("IncompleteSignatureException", f"{told} Authorization={authorization}")
+
+
 def _refuse_date(moment: str, day: str, *, now_ms: int) -> None:
     try:
         signed_at = datetime.strptime(moment, "%Y%m%dT%H%M%SZ").replace(tzinfo=UTC)
@@ -101,12 +116,21 @@ def _refuse_date(moment: str, day: str, *, now_ms: int) -> None:
             "IncompleteSignatureException",
             "X-Amz-Date must be in ISO-8601 'basic format', and of the credential's date.",
         )
-    if abs(signed_at.timestamp() - now_ms / 1000) > SKEW_SECONDS_MAX:
-        now = datetime.fromtimestamp(now_ms / 1000, UTC)
-        raise WireError(
-            "InvalidSignatureException",
-            f"Signature expired: {moment} is not within 5 min. of {now:%Y%m%dT%H%M%SZ}",
-        )
+    now = datetime.fromtimestamp(now_ms / 1000, UTC)
+    skew = timedelta(seconds=SKEW_SECONDS_MAX)
+    if abs(signed_at - now) <= skew:
+        return
+    if signed_at < now:
+        told = f"Signature expired: {moment} is now earlier than {_written(now - skew)}"
+        told += f" ({_written(now)} - 5 min.)"
+    else:
+        told = f"Signature not yet current: {moment} is still later than {_written(now + skew)}"
+        told += f" ({_written(now)} + 5 min.)"
+    raise WireError("InvalidSignatureException", told)
+
+
+def _written(moment: datetime) -> str:
+    return f"{moment:%Y%m%dT%H%M%SZ}"
 
 
 def _canonical(sent: Sent, signed: list[str]) -> str:
