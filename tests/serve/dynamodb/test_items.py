@@ -260,6 +260,33 @@ def test_a_batch_reads_and_writes_several_tables(shared: Served) -> None:
 
 
 @pytest.mark.slow
+def test_a_table_that_is_named_by_its_arn_is_answered_by_it(shared: Served) -> None:
+    sorted_ = shared.table(sort="at").name
+    arn = shared.client.describe_table(TableName=sorted_)["Table"]["TableArn"]
+    key: Any = {"id": {"S": "k"}, "at": {"S": "1"}}
+    put: Any = {"Put": {"TableName": arn, "Item": key}}
+    get: Any = {"Get": {"TableName": arn, "Key": key}}
+    of_key: Any = {"id": {"ComparisonOperator": "EQ", "AttributeValueList": [{"S": "k"}]}}
+    requests: list[tuple[str, Any]] = [
+        ("put_item", {"TableName": arn, "Item": key}),
+        ("get_item", {"TableName": arn, "Key": key}),
+        ("query", {"TableName": arn, "KeyConditions": of_key}),
+        ("scan", {"TableName": arn}),
+        ("batch_write_item", {"RequestItems": {arn: [{"PutRequest": {"Item": key}}]}}),
+        ("batch_get_item", {"RequestItems": {arn: {"Keys": [key]}}}),
+        ("transact_write_items", {"TransactItems": [put], "ClientRequestToken": "arn"}),
+        ("transact_write_items", {"TransactItems": [put], "ClientRequestToken": "arn"}),
+        ("transact_get_items", {"TransactItems": [get]}),
+    ]
+    for operation, request in requests:
+        told = getattr(shared.client, operation)(**request, ReturnConsumedCapacity="TOTAL")
+        one_table = operation in {"put_item", "get_item", "query", "scan"}
+        consumed: Any = told["ConsumedCapacity"] if one_table else told["ConsumedCapacity"][0]
+        assert consumed["TableName"] == arn
+        if operation == "batch_get_item":
+            assert told["Responses"] == {arn: [key]}
+
+
 def test_a_batch_of_reads_gives_back_what_does_not_fit(shared: Served, table: Any) -> None:
     with table.batch_writer() as batch:
         for number in range(45):

@@ -41,7 +41,7 @@ def batch_write_item(endpoint: Endpoint, request: dict[str, Any]) -> dict[str, A
             done = write.do(transaction)
             written.append(done)
             if wants_capacity(request):
-                spent[write.table_name] = spent.get(write.table_name, Spent()) + done.spent
+                spent[write.named] = spent.get(write.named, Spent()) + done.spent
     told: dict[str, Any] = {"UnprocessedItems": {}, **consumed_each(request, spent)}
     collections = collections_of(endpoint, request, written)
     return told | ({"ItemCollectionMetrics": collections} if collections else {})
@@ -80,7 +80,7 @@ def batch_get_item(endpoint: Endpoint, request: dict[str, Any]) -> dict[str, Any
             if len(seen) < len(keys[given]):
                 raise validation(_DUPLICATES)
             expressions.refuse_keys(table.key_names)
-            items = found.setdefault(name, [])
+            items = found.setdefault(given, [])
             for key, written in zip(keys[given], one["Keys"], strict=True):
                 item = None
                 if size < ANSWER_BYTES_MAX:
@@ -91,7 +91,7 @@ def batch_get_item(endpoint: Endpoint, request: dict[str, Any]) -> dict[str, Any
                     left.setdefault(given, {**one, "Keys": []})["Keys"].append(written)
                     continue
                 consistent = bool(one.get("ConsistentRead", False))
-                spent[name] += Spent(read_units(item_size(item), consistent=consistent))
+                spent[given] += Spent(read_units(item_size(item), consistent=consistent))
                 if item is not None:
                     items.append(projected(expressions, item))
     return {"Responses": found, "UnprocessedKeys": left, **consumed_each(request, spent)}

@@ -98,6 +98,8 @@ def consumed(
 ) -> dict[str, Any]:
     """The ConsumedCapacity member of an answer, if the request wants it.
 
+    `table` is what the request names it: of an ARN the answer has the ARN (API_ConsumedCapacity).
+
     `kind` is Read or Write for operations that tell the two apart.
     """
     wanted = request.get("ReturnConsumedCapacity", "NONE")

@@ -29,6 +29,8 @@ from penstock.store.updates import Update
 class Written(NamedTuple):
     """What a write did."""
 
+    named: str
+    """How the request named the table, by its name or its ARN: so it is answered."""
     table: Table
     key: Item
     old: Item | None
@@ -53,12 +55,13 @@ class Write:
         self._batched = batched
         self._endpoint = endpoint
         self._expressions = read_request(request, operation)
-        self.table_name = endpoint.name(request)
+        self.named: str = request["TableName"]
+        self._table_name = endpoint.name(request)
         self._attributes = decode_attributes(request["Item" if operation == "PutItem" else "Key"])
 
     def key(self, transaction: Transaction) -> tuple[Table, Item]:
         """The table and the key of the item. Raises WireError for what is no key of the table."""
-        table = self._endpoint.table(transaction, self.table_name)
+        table = self._endpoint.table(transaction, self._table_name)
         if self._operation == "PutItem":
             check_item(table, self._attributes, batched=self._batched)
             refuse_item(table, self._attributes)
@@ -76,14 +79,14 @@ class Write:
         match self._operation:
             case "PutItem":
                 old = transaction.put(table.name, self._attributes, condition=condition)
-                return Written(table, key, old, self._attributes)
+                return Written(self.named, table, key, old, self._attributes)
             case "DeleteItem":
                 old = transaction.delete(table.name, key, condition=condition)
-                return Written(table, key, old, None)
+                return Written(self.named, table, key, old, None)
             case "ConditionCheck":
                 assert condition is not None, "the operation's shape requires one"
                 transaction.check(table.name, key, condition)
-                return Written(table, key, None, None)
+                return Written(self.named, table, key, None, None)
             case _:
                 update = self.update
                 try:
@@ -92,7 +95,7 @@ class Write:
                     raise validation(UPDATE_TOO_LARGE) from error
                 refuse_item(table, done.new, changed={str(path[0]) for path in update.paths})
                 there = done.old is not None or update.creates
-                return Written(table, key, done.old, done.new if there else None)
+                return Written(self.named, table, key, done.old, done.new if there else None)
 
     @property
     def update(self) -> Update:
@@ -135,14 +138,14 @@ def get_item(endpoint: Endpoint, request: dict[str, Any]) -> dict[str, Any]:
         found = view.get(table, key, now_ms=endpoint.now_ms)
     consistent = request.get("ConsistentRead", False)
     units = read_units(item_size(found), consistent=consistent)
-    told = consumed(request, name, Spent(units))
+    told = consumed(request, request["TableName"], Spent(units))
     return told if found is None else {"Item": projected(asked, found), **told}
 
 
 def collections_of(
     endpoint: Endpoint, request: dict[str, Any], written: Iterable[Written]
 ) -> dict[str, list[dict[str, Any]]]:
-    """The item collections that were written, by their tables, if the request wants them.
+    """The item collections that were written, by tables as the request named them, if it wants it.
 
     An item collection is a partition of a table that has a local index.
     """
@@ -151,13 +154,13 @@ def collections_of(
     found: dict[str, list[dict[str, Any]]] = {}
     seen = set[bytes]()
     with endpoint.store.view() as view:
-        for table, key, _, _ in written:
+        for named, table, key, _, _ in written:
             place = table.partition(key)
             if not has_local(table) or place in seen:
                 continue
             seen.add(place)
             least = endpoint.counter.collection_gigabytes(view, table, key)
-            found.setdefault(table.name, []).append(
+            found.setdefault(named, []).append(
                 {
                     "ItemCollectionKey": encode_attributes(
                         {table.partition_key.name: key[table.partition_key.name]}
@@ -195,9 +198,9 @@ def _answer(
 ) -> dict[str, Any]:
     told = {} if returned is None else {"Attributes": encode_attributes(returned)}
     if wants_capacity(request):
-        told |= consumed(request, done.table.name, done.spent)
+        told |= consumed(request, done.named, done.spent)
     collections = collections_of(endpoint, request, [done])
-    for metrics in collections.get(done.table.name, []):
+    for metrics in collections.get(done.named, []):
         told["ItemCollectionMetrics"] = metrics
     return told
 

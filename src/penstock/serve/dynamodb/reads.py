@@ -89,7 +89,6 @@ def query(endpoint: Endpoint, request: dict[str, Any]) -> dict[str, Any]:
     assert asked.key is not None, "a Query without a key condition is refused"
     _refuse_select(request)
     start = _start(request)
-    name = endpoint.name(request)
     with endpoint.store.view() as view:
         source = _source(endpoint, view, request)
         keyed = source.keyed
@@ -114,7 +113,7 @@ def query(endpoint: Endpoint, request: dict[str, Any]) -> dict[str, Any]:
             if not keys.has(keyed.key(start)):
                 raise validation("The provided starting key does not match the range key predicate")
         page = source.page(view, request, asked, keys, start, endpoint.now_ms)
-    return _answer(request, name, source, asked, page)
+    return _answer(request, source, asked, page)
 
 
 def scan(endpoint: Endpoint, request: dict[str, Any]) -> dict[str, Any]:
@@ -123,7 +122,6 @@ def scan(endpoint: Endpoint, request: dict[str, Any]) -> dict[str, Any]:
     _refuse_select(request)
     _refuse_segment(request)
     start = _start(request)
-    name = endpoint.name(request)
     with endpoint.store.view() as view:
         source = _source(endpoint, view, request)
         asked.refuse_keys(source.keyed.key_names)
@@ -140,7 +138,7 @@ def scan(endpoint: Endpoint, request: dict[str, Any]) -> dict[str, Any]:
                     f"{request['TotalSegments']} Segment: {request['Segment']}"
                 )
         page = source.page(view, request, asked, keys, start, endpoint.now_ms)
-    return _answer(request, name, source, asked, page)
+    return _answer(request, source, asked, page)
 
 
 def _source(endpoint: Endpoint, view: View, request: dict[str, Any]) -> _Source:
@@ -161,7 +159,6 @@ def _source(endpoint: Endpoint, view: View, request: dict[str, Any]) -> _Source:
 
 def _answer(
     request: dict[str, Any],
-    table: str,
     source: _Source,
     asked: RequestExpressions,
     page: ItemPage,
@@ -172,7 +169,7 @@ def _answer(
     if page.last_key is not None:
         told["LastEvaluatedKey"] = encode_attributes(page.last_key)
     units = read_units(page.size, consistent=request.get("ConsistentRead", False))
-    return told | consumed(request, table, Spent.read(units, source.index))
+    return told | consumed(request, request["TableName"], Spent.read(units, source.index))
 
 
 def _start(request: dict[str, Any]) -> Item | None:

@@ -58,7 +58,7 @@ def transact_write_items(endpoint: Endpoint, request: dict[str, Any]) -> dict[st
     writes = [Write(_OPERATIONS[kind], endpoint, asked) for kind, asked in actions]
     written = list[Written]()
     with endpoint.store.transact() as transaction:
-        places = list[tuple[Table, Item]]()
+        places = list[tuple[str, Table, Item]]()
         _cancel_if_any([_reason(partial(_place, transaction, write, places)) for write in writes])
         refuse_duplicates(transaction, writes, _TWICE)
         if _is_repeated(transaction, request):
@@ -75,21 +75,21 @@ def transact_write_items(endpoint: Endpoint, request: dict[str, Any]) -> dict[st
     if wants_capacity(request):
         spent = defaultdict[str, Spent](Spent)
         for done in written:
-            spent[done.table.name] += done.spent + done.spent
+            spent[done.named] += done.spent + done.spent
         told = consumed_each(request, spent, kind="Write")
     collections = collections_of(endpoint, request, written)
     return told | ({"ItemCollectionMetrics": collections} if collections else {})
 
 
 def _repeated(
-    transaction: Transaction, request: dict[str, Any], places: list[tuple[Table, Item]]
+    transaction: Transaction, request: dict[str, Any], places: list[tuple[str, Table, Item]]
 ) -> dict[str, Any]:
     """The answer to what was done before: it consumes reads of the items (API_TransactWriteItems,
     ClientRequestToken)."""
     spent = defaultdict[str, Spent](Spent)
-    for table, key in places if wants_capacity(request) else ():
+    for named, table, key in places if wants_capacity(request) else ():
         size = item_size(transaction.get(table.name, key))
-        spent[table.name] += Spent(2 * read_units(size, consistent=True))
+        spent[named] += Spent(2 * read_units(size, consistent=True))
     return consumed_each(request, spent, kind="Read")
 
 
@@ -103,7 +103,7 @@ def transact_get_items(endpoint: Endpoint, request: dict[str, Any]) -> dict[str,
         tables = [endpoint.table(view, endpoint.name(get)) for get in gets]
         checked = zip(tables, asked, strict=True)
         _cancel_if_any([_reason(partial(_check, table, *one)) for table, one in checked])
-        for table, (expressions, key) in zip(tables, asked, strict=True):
+        for get, table, (expressions, key) in zip(gets, tables, asked, strict=True):
             place = table.key(key)
             if place in seen:
                 raise validation(_TWICE)
@@ -114,7 +114,7 @@ def transact_get_items(endpoint: Endpoint, request: dict[str, Any]) -> dict[str,
             if read > BYTES_MAX:
                 raise validation(_TOO_LARGE)
             answers.append({} if found is None else {"Item": projected(expressions, found)})
-            spent[table.name] += Spent(2 * read_units(size, consistent=True))
+            spent[get["TableName"]] += Spent(2 * read_units(size, consistent=True))
     return {"Responses": answers, **consumed_each(request, spent, kind="Read")}
 
 
@@ -147,8 +147,8 @@ def _is_repeated(transaction: Transaction, request: dict[str, Any]) -> bool:
     return before is not None
 
 
-def _place(transaction: Transaction, write: Write, places: list[tuple[Table, Item]]) -> None:
-    places.append(write.key(transaction))
+def _place(transaction: Transaction, write: Write, places: list[tuple[str, Table, Item]]) -> None:
+    places.append((write.named, *write.key(transaction)))
 
 
 def _do(transaction: Transaction, write: Write, written: list[Written]) -> None:
