@@ -15,7 +15,11 @@ from penstock.store.errors import (
 )
 from penstock.store.expressions.keys import KeyClause, KeyCondition, key_condition
 from penstock.store.expressions.legacy import read_attributes_to_get
-from penstock.store.expressions.request import RequestExpressions, read_request
+from penstock.store.expressions.request import (
+    RequestExpressions,
+    read_expressions,
+    refuse_mixture,
+)
 from penstock.store.keys import KeyAttribute, KeyType
 from penstock.store.updates import WRONG_TYPE_LEGACY, Update, apply
 from penstock.store.values import Item, Value
@@ -39,6 +43,11 @@ def using(**parameters: object) -> dict[str, object]:
     texts = " ".join(str(text) for text in parameters.values())
     used = {name: value for name, value in VALUES.items() if name in texts}
     return {**parameters, "ExpressionAttributeValues": used} if used else parameters
+
+
+def read_request(request: dict[str, Any], operation: str) -> RequestExpressions:
+    refuse_mixture(request, operation)
+    return read_expressions(request, operation)
 
 
 def queried(text: str, sort: KeyAttribute | None = SK) -> KeyCondition:

@@ -225,9 +225,71 @@ PARAMETERS = refusals(
     ),
 )
 
+EMPTY = "Supplied AttributeValue is empty, must contain exactly one of the supported datatypes"
+TOO_LARGE = "Item size has exceeded the maximum allowed size"
+LARGE: Any = {"Item": {**KEY, "v": {"S": "x" * 409_600}}}
+NOWHERE: Any = {"TableName": "nowhere"}
+WRONG: Any = {"a": {}}
+BOTH = (
+    "Can not use both expression and non-expression parameters in the same request: "
+    "Non-expression parameters: {Expected} Expression parameters: {ConditionExpression}"
+)
+# Which of two errors is told: mixed parameters, keys and items, ReturnValues, an item's size, what
+# expressions say, and whether the table is there.
+ORDERS = refusals(
+    "orders",
+    VALIDATION,
+    ("PutItem", {"Item": WRONG, "ConditionExpression": "", "Expected": {}}, BOTH),
+    ("PutItem", {"Item": WRONG, "ConditionExpression": "", "ReturnValues": "ALL_NEW"}, EMPTY),
+    ("DeleteItem", {"Key": WRONG, "ConditionExpression": "", "ReturnValues": "ALL_NEW"}, EMPTY),
+    ("UpdateItem", {"Key": WRONG, "UpdateExpression": ""}, EMPTY),
+    ("GetItem", {"Key": WRONG, "ProjectionExpression": ""}, EMPTY),
+    (
+        "PutItem",
+        {**LARGE, "ConditionExpression": "", "ReturnValues": "ALL_NEW"},
+        "ReturnValues can only be ALL_OLD or NONE",
+    ),
+    ("PutItem", {**LARGE, "ConditionExpression": ""}, TOO_LARGE),
+    ("PutItem", {**LARGE, **NOWHERE}, TOO_LARGE),
+    (
+        "PutItem",
+        {**ITEM, **NOWHERE, "ConditionExpression": ""},
+        "Invalid ConditionExpression: The expression can not be empty;",
+    ),
+    (
+        "Query",
+        {"ExclusiveStartKey": WRONG, "KeyConditionExpression": ""},
+        f"The provided starting key is invalid: {EMPTY}",
+    ),
+    (
+        "Scan",
+        {"ExclusiveStartKey": WRONG, "Segment": 1, "TotalSegments": 1, "FilterExpression": ""},
+        f"The provided starting key is invalid: {EMPTY}",
+    ),
+    (
+        "Scan",
+        {"Segment": 1, "TotalSegments": 1, "FilterExpression": ""},
+        (
+            "The Segment parameter is zero-based and must be less than parameter TotalSegments: "
+            "Segment: 1 is not less than TotalSegments: 1"
+        ),
+    ),
+    (
+        "BatchGetItem",
+        {"RequestItems": {"answers": {"Keys": [WRONG], "ProjectionExpression": ""}}},
+        EMPTY,
+    ),
+    (
+        "BatchWriteItem",
+        {"RequestItems": {"answers": [{"PutRequest": ITEM}, {"PutRequest": LARGE}]}},
+        TOO_LARGE,
+    ),
+)
+
 
 @pytest.mark.parametrize(
-    ("operation", "request_", "error", "text"), [*WRONG_TYPES, *CONSTRAINTS, *PARAMETERS]
+    ("operation", "request_", "error", "text"),
+    [*WRONG_TYPES, *CONSTRAINTS, *PARAMETERS, *ORDERS],
 )
 def test_a_request_is_refused_in_the_services_words(
     shared: Served, name: str, operation: str, request_: Any, error: str, text: str

@@ -18,9 +18,13 @@ from penstock.serve.dynamodb.endpoint import Endpoint
 from penstock.serve.dynamodb.errors import validation
 from penstock.serve.dynamodb.items import Write, Written, collections_of, projected
 from penstock.serve.dynamodb.keys import check_key
-from penstock.store import Transaction
+from penstock.store import Item, Transaction
 from penstock.store.attributevalue import decode_attributes
-from penstock.store.expressions.request import read_request
+from penstock.store.expressions.request import (
+    RequestExpressions,
+    read_expressions,
+    refuse_mixture,
+)
 
 WRITES_MAX: Final = 25
 GETS_MAX: Final = 100
@@ -54,7 +58,8 @@ def refuse_duplicates(transaction: Transaction, writes: list[Write], message: st
         table, key = write.key(transaction)
         place = table.key(key)
         if place in seen:
-            raise validation(message)
+            with write.measured():
+                raise validation(message)
         seen.add(place)
 
 
@@ -63,11 +68,12 @@ def batch_get_item(endpoint: Endpoint, request: dict[str, Any]) -> dict[str, Any
     asked = request["RequestItems"]
     if sum(len(one["Keys"]) for one in asked.values()) > GETS_MAX:
         raise validation("Too many items requested for the BatchGetItem call")
-    wanted = [
-        (given, endpoint.names.table_name(given), read_request(one, "GetItem"), one)
-        for given, one in asked.items()
-    ]
-    keys = {given: [decode_attributes(key) for key in one["Keys"]] for given, one in asked.items()}
+    keys, wanted = dict[str, list[Item]](), list[tuple[str, str, RequestExpressions, Any]]()
+    for given, one in asked.items():
+        refuse_mixture(one, "GetItem")
+        keys[given] = [decode_attributes(key) for key in one["Keys"]]
+        expressions = read_expressions(one, "GetItem")
+        wanted.append((given, endpoint.names.table_name(given), expressions, one))
     found: dict[str, list[dict[str, Any]]] = {}
     left: dict[str, Any] = {}
     spent, size, now_ms = defaultdict[str, Spent](Spent), 0, endpoint.now_ms

@@ -1,6 +1,7 @@
 """PutItem, DeleteItem, UpdateItem, GetItem."""
 
-from collections.abc import Iterable
+from collections.abc import Generator, Iterable
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from penstock.serve.dynamodb.capacity import Spent, consumed, item_size, read_units, wants_capacity
@@ -17,13 +18,15 @@ from penstock.store import (
     ConditionCheckFailedError,
     DocumentTooLargeError,
     Item,
+    RefusedError,
     Table,
     Transaction,
 )
 from penstock.store.attributevalue import decode_attributes, encode_attributes
-from penstock.store.expressions.request import RequestExpressions, read_request
+from penstock.store.expressions.request import RequestExpressions, read_expressions, refuse_mixture
 from penstock.store.projections import project
 from penstock.store.updates import Update
+from penstock.store.values import encode_item
 
 
 class Written(NamedTuple):
@@ -54,13 +57,32 @@ class Write:
         self._operation = operation
         self._batched = batched
         self._endpoint = endpoint
-        self._expressions = read_request(request, operation)
         self.named: str = request["TableName"]
         self._table_name = endpoint.name(request)
+        refuse_mixture(request, operation)
         self._attributes = decode_attributes(request["Item" if operation == "PutItem" else "Key"])
+        if operation in {"PutItem", "DeleteItem"}:
+            _refuse_returned(request)
+        with self.measured():
+            self._expressions = read_expressions(request, operation)
+
+    @contextmanager
+    def measured(self) -> Generator[None]:
+        """Refuse an item that is too large before what is refused inside the block: so the service
+        orders them, and what is not refused need not be measured twice."""
+        try:
+            yield
+        except (WireError, RefusedError):
+            if self._operation == "PutItem":
+                encode_item(self._attributes)
+            raise
 
     def key(self, transaction: Transaction) -> tuple[Table, Item]:
         """The table and the key of the item. Raises WireError for what is no key of the table."""
+        with self.measured():
+            return self._key(transaction)
+
+    def _key(self, transaction: Transaction) -> tuple[Table, Item]:
         table = self._endpoint.table(transaction, self._table_name)
         if self._operation == "PutItem":
             check_item(table, self._attributes, batched=self._batched)
@@ -105,7 +127,6 @@ class Write:
 
 def put_item(endpoint: Endpoint, request: dict[str, Any]) -> dict[str, Any]:
     """Write an item, whole."""
-    _refuse_returned(request)
     write = Write("PutItem", endpoint, request)
     done = _done(endpoint, write, request)
     return _answer(endpoint, request, done, _returned(request, write, done))
@@ -113,7 +134,6 @@ def put_item(endpoint: Endpoint, request: dict[str, Any]) -> dict[str, Any]:
 
 def delete_item(endpoint: Endpoint, request: dict[str, Any]) -> dict[str, Any]:
     """Remove an item."""
-    _refuse_returned(request)
     write = Write("DeleteItem", endpoint, request)
     done = _done(endpoint, write, request)
     return _answer(endpoint, request, done, _returned(request, write, done))
@@ -128,8 +148,7 @@ def update_item(endpoint: Endpoint, request: dict[str, Any]) -> dict[str, Any]:
 
 def get_item(endpoint: Endpoint, request: dict[str, Any]) -> dict[str, Any]:
     """Read an item; no Item if there is none."""
-    asked = read_request(request, "GetItem")
-    key = decode_attributes(request["Key"])
+    key, asked = read_get(request, request["Key"])
     name = endpoint.name(request)
     with endpoint.store.view() as view:
         table = endpoint.table(view, name)
@@ -169,6 +188,12 @@ def collections_of(
                 }
             )
     return found
+
+
+def read_get(request: dict[str, Any], key: object) -> tuple[Item, RequestExpressions]:
+    """A key, and what is wanted of its item, of a request that reads."""
+    refuse_mixture(request, "GetItem")
+    return decode_attributes(key), read_expressions(request, "GetItem")
 
 
 def projected(asked: RequestExpressions, item: Item) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """Query and Scan: pages of at most 1 MiB of items that were looked at, of a table or an index."""
 
-from typing import Any, cast
+from typing import Any, Final, cast
 
 from msgspec import Struct
 
@@ -16,9 +16,10 @@ from penstock.serve.dynamodb.indexes import (
 from penstock.serve.dynamodb.items import projected
 from penstock.serve.dynamodb.keys import INVALID, MISFIT, attributes, check_key, refuse_value
 from penstock.store import Item, ItemPage, Table, View
-from penstock.store.attributevalue import decode_attributes, encode_attributes
+from penstock.store.attributevalue import NAME_TOO_LONG, decode_attributes, encode_attributes
+from penstock.store.errors import ValueRefusedError, dynamodb_text
 from penstock.store.expressions.keys import KeyCondition, key_condition
-from penstock.store.expressions.request import RequestExpressions, read_request
+from penstock.store.expressions.request import RequestExpressions, read_expressions, refuse_mixture
 from penstock.store.indexes import as_table
 from penstock.store.kinds import type_of
 from penstock.store.queries import (
@@ -30,6 +31,8 @@ from penstock.store.queries import (
 )
 from penstock.store.schema import Index
 from penstock.store.values import Scalar
+
+_INVALID_START: Final = "The provided starting key is invalid"
 
 
 class _Source(Struct, frozen=True):
@@ -85,10 +88,11 @@ class _Source(Struct, frozen=True):
 
 def query(endpoint: Endpoint, request: dict[str, Any]) -> dict[str, Any]:
     """Items of one partition, by sort key."""
-    asked = read_request(request, "Query")
+    refuse_mixture(request, "Query")
+    start = _start(request)
+    asked = read_expressions(request, "Query")
     assert asked.key is not None, "a Query without a key condition is refused"
     _refuse_select(request)
-    start = _start(request)
     with endpoint.store.view() as view:
         source = _source(endpoint, view, request)
         keyed = source.keyed
@@ -118,10 +122,11 @@ def query(endpoint: Endpoint, request: dict[str, Any]) -> dict[str, Any]:
 
 def scan(endpoint: Endpoint, request: dict[str, Any]) -> dict[str, Any]:
     """Items of a whole table or index, or of one segment of it."""
-    asked = read_request(request, "Scan")
-    _refuse_select(request)
-    _refuse_segment(request)
+    refuse_mixture(request, "Scan")
     start = _start(request)
+    _refuse_segment(request)
+    asked = read_expressions(request, "Scan")
+    _refuse_select(request)
     with endpoint.store.view() as view:
         source = _source(endpoint, view, request)
         asked.refuse_keys(source.keyed.key_names)
@@ -133,7 +138,7 @@ def scan(endpoint: Endpoint, request: dict[str, Any]) -> dict[str, Any]:
             _refuse_start(source, start, said=f": {MISFIT}")
             if not keys.has(source.keyed.key(start)):
                 raise validation(
-                    f"The provided starting key is invalid: Invalid ExclusiveStartKey. Please use "
+                    f"{_INVALID_START}: Invalid ExclusiveStartKey. Please use "
                     f"ExclusiveStartKey with correct Segment. TotalSegments: "
                     f"{request['TotalSegments']} Segment: {request['Segment']}"
                 )
@@ -174,22 +179,26 @@ def _answer(
 
 def _start(request: dict[str, Any]) -> Item | None:
     given = request.get("ExclusiveStartKey")
-    return None if given is None else decode_attributes(given)
+    try:
+        return None if given is None else decode_attributes(given)
+    except ValueRefusedError as error:
+        if dynamodb_text(error) == NAME_TOO_LONG:
+            raise
+        raise validation(f"{_INVALID_START}: {dynamodb_text(error)}") from error
 
 
 def _refuse_start(source: _Source, start: Item, *, said: str) -> None:
     """Refuse to go on after what is no key of the table, or of the table and the index."""
-    invalid = "The provided starting key is invalid"
     key_names = {*source.table.key_names, *source.keyed.key_names}
     if set(start) != key_names:
-        raise validation(f"{invalid}{said}")
+        raise validation(f"{_INVALID_START}{said}")
     if source.index is not None:
         for attribute in attributes(source.index):
             if type_of(start[attribute.name]).value != attribute.type.value:
-                raise validation(f"{invalid}: {MISFIT}")
+                raise validation(f"{_INVALID_START}: {MISFIT}")
             sort = attribute is source.index.sort_key
             refuse_value(attribute, start[attribute.name], sort=sort)
-    check_key(source.table, source.table.keys_of(start), said=f"{invalid}: ")
+    check_key(source.table, source.table.keys_of(start), said=f"{_INVALID_START}: ")
 
 
 def _refuse_values(keyed: Table, wanted: KeyCondition) -> None:

@@ -29,11 +29,17 @@ from penstock.serve.dynamodb.errors import (
     validation,
     wire_error,
 )
-from penstock.serve.dynamodb.items import Write, Written, collections_of, failed, projected
+from penstock.serve.dynamodb.items import (
+    Write,
+    Written,
+    collections_of,
+    failed,
+    projected,
+    read_get,
+)
 from penstock.serve.dynamodb.keys import check_key
 from penstock.store import ConditionCheckFailedError, Item, RefusedError, Table, Transaction
-from penstock.store.attributevalue import decode_attributes
-from penstock.store.expressions.request import RequestExpressions, read_request
+from penstock.store.expressions.request import RequestExpressions
 
 TOKEN_SECONDS: Final = 600
 BYTES_MAX: Final = 4 << 20
@@ -96,14 +102,14 @@ def _repeated(
 def transact_get_items(endpoint: Endpoint, request: dict[str, Any]) -> dict[str, Any]:
     """At most 100 items and 4 MiB as of one moment, by their places."""
     gets = [one["Get"] for one in request["TransactItems"]]
-    asked = [(read_request(get, "GetItem"), decode_attributes(get["Key"])) for get in gets]
+    asked = [read_get(get, get["Key"]) for get in gets]
     answers, spent = list[dict[str, Any]](), defaultdict[str, Spent](Spent)
     seen, read, now_ms = set[bytes](), 0, endpoint.now_ms
     with endpoint.store.view() as view:
         tables = [endpoint.table(view, endpoint.name(get)) for get in gets]
         checked = zip(tables, asked, strict=True)
         _cancel_if_any([_reason(partial(_check, table, *one)) for table, one in checked])
-        for get, table, (expressions, key) in zip(gets, tables, asked, strict=True):
+        for get, table, (key, expressions) in zip(gets, tables, asked, strict=True):
             place = table.key(key)
             if place in seen:
                 raise validation(_TWICE)
@@ -118,7 +124,7 @@ def transact_get_items(endpoint: Endpoint, request: dict[str, Any]) -> dict[str,
     return {"Responses": answers, **consumed_each(request, spent, kind="Read")}
 
 
-def _check(table: Table, expressions: RequestExpressions, key: Item) -> None:
+def _check(table: Table, key: Item, expressions: RequestExpressions) -> None:
     check_key(table, key)
     expressions.refuse_keys(table.key_names)
 

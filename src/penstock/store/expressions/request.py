@@ -79,15 +79,14 @@ class RequestExpressions(Struct, frozen=True, kw_only=True):
                 )
 
 
-def read_request(request: Mapping[str, object], operation: str) -> RequestExpressions:
+def read_expressions(request: Mapping[str, object], operation: str) -> RequestExpressions:
     """What a request of an operation asks: GetItem (also for each table of BatchGetItem), PutItem,
-    DeleteItem, UpdateItem, Query, Scan, or ConditionCheck.
+    DeleteItem, UpdateItem, Query, Scan, or ConditionCheck. `refuse_mixture` comes first.
 
     Raises InvalidConditionError, MalformedValueError and ValueRefusedError, with DynamoDB's texts.
     """
     parameters = _OPERATIONS[operation]
-    given = {name: value for name, value in request.items() if value is not None}
-    _refuse_mixture(given, parameters)
+    given = _given(request)
     names, values = (given.get(f"ExpressionAttribute{kind}") for kind in ("Names", "Values"))
     if operation == "GetItem":
         values = None
@@ -103,7 +102,13 @@ def read_request(request: Mapping[str, object], operation: str) -> RequestExpres
     return found
 
 
-def _refuse_mixture(given: Mapping[str, object], parameters: _Operation) -> None:
+def refuse_mixture(request: Mapping[str, object], operation: str) -> None:
+    """Refuse expressions together with what came before them, and placeholders without expressions.
+
+    DynamoDB says that before it looks at keys, items and the expressions themselves. Raises
+    InvalidConditionError.
+    """
+    given, parameters = _given(request), _OPERATIONS[operation]
     expressions = [name for name in parameters.expressions if name in given]
     before = [name for name in parameters.legacy if name in given]
     if "KeyConditionExpression" not in given and "KeyConditions" in before:
@@ -129,6 +134,10 @@ def _refuse_mixture(given: Mapping[str, object], parameters: _Operation) -> None
             f"ExpressionAttributeValues can only be specified when using expressions: "
             f"{' and '.join(valued)} {verb} null"
         )
+
+
+def _given(request: Mapping[str, object]) -> Mapping[str, object]:
+    return {name: value for name, value in request.items() if value is not None}
 
 
 def _text(given: Mapping[str, object], parameter: str, parameters: _Operation) -> str | None:
