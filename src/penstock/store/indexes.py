@@ -350,10 +350,12 @@ def read_range(
     condition: Condition | None = None,
     projection: Projection | None = None,
     seen: Callable[[Item], Item] | None = None,
+    stops: bool = False,
 ) -> ItemPage:
     """The items of a range of an index's keys, in order, from behind the keys `start`.
 
-    With `seen`, `condition` and sizes are of what that makes of an item, and so is the page.
+    With `seen`, `condition` and sizes are of what that makes of an item, and so is the page; with
+    `stops` too it is `queries.page_of`'s.
     Raises IndexNotReadyError.
     """
     if not index.ready:
@@ -374,6 +376,7 @@ def read_range(
         condition=condition,
         projection=projection,
         seen=seen,
+        stops=stops,
     )
 
 

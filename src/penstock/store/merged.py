@@ -359,6 +359,7 @@ class View:
         start: Item | None = None,
         reverse: bool = False,
         condition: Condition | None = None,
+        stops: bool = False,
     ) -> ItemPage:
         """The items of a range of keys (`queries.read_page`)."""
         return read_page(
@@ -371,6 +372,7 @@ class View:
             start=start,
             reverse=reverse,
             condition=condition,
+            stops=stops,
         )
 
     def index_page(
@@ -385,6 +387,7 @@ class View:
         reverse: bool = False,
         condition: Condition | None = None,
         seen: Callable[[Item], Item] | None = None,
+        stops: bool = False,
     ) -> ItemPage:
         """The items of a range of an index's keys (`indexes.read_range`)."""
         return read_range(
@@ -399,6 +402,7 @@ class View:
             reverse=reverse,
             condition=condition,
             seen=seen,
+            stops=stops,
         )
 
     def size(self, keys: Range, *, items_max: int) -> tuple[int, Range | None]:

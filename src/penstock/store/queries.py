@@ -115,11 +115,12 @@ def read_page(
     reverse: bool = False,
     condition: Condition | None = None,
     projection: Projection | None = None,
+    stops: bool = False,
 ) -> ItemPage:
     """The items of a range, in order, from behind the key `start`.
 
     `limit` counts the items that are looked at, before `condition` leaves some out. Items that have
-    expired are not there (F8).
+    expired are not there (F8). `stops`: as `page_of`.
     """
     first, before = keys
     if start is not None:
@@ -136,6 +137,7 @@ def read_page(
         limit=limit,
         condition=condition,
         projection=projection,
+        stops=stops,
     )
 
 
@@ -148,10 +150,13 @@ def page_of(
     condition: Condition | None,
     projection: Projection | None,
     seen: Callable[[Item], Item] | None = None,
+    stops: bool = False,
 ) -> ItemPage:
     """The first page of these items; `keys` are the attributes by which it is gone on.
 
-    With `seen`, the page is of what that makes of each item, which has these attributes still.
+    With `seen`, the page is of what that makes of each item, which has these attributes still. With
+    `stops`, it ends with the item that reaches `limit` or 1 MiB, and says so though nothing may
+    follow, as DynamoDB's does; else in front of the item that would be beyond.
     """
     found, evaluated, size, last = list[Item](), 0, 0, None
     for current in candidates:
@@ -161,7 +166,8 @@ def page_of(
         if seen is not None:
             shown = seen(decode_item(current.data))
             bytes_ = encode_item(shown).size
-        if evaluated == limit or (evaluated and size + bytes_ > PAGE_BYTES_MAX):
+        beyond = evaluated == limit or (evaluated and size + bytes_ > PAGE_BYTES_MAX)
+        if beyond and not stops:
             assert last is not None
             return ItemPage(found, {name: last[name] for name in keys}, evaluated, size)
         last = decode_item(current.data) if shown is None else shown
@@ -169,6 +175,8 @@ def page_of(
         size += bytes_
         if condition is None or holds(condition, last):
             found.append(project(last, projection, keep=keys) if projection else last)
+        if stops and (evaluated == limit or size >= PAGE_BYTES_MAX):
+            return ItemPage(found, {name: last[name] for name in keys}, evaluated, size)
     return ItemPage(found, None, evaluated, size)
 
 

@@ -114,14 +114,42 @@ def test_the_older_parameters_say_the_same(shared: Served, table: Any) -> None:
     assert told["Items"] == [{"n": {"N": "8"}}]
 
 
-def test_a_page_ends_at_a_mebibyte(shared: Served) -> None:
+def test_a_page_ends_with_the_item_that_reaches_a_mebibyte(shared: Served) -> None:
     table = shared.table(view=None)
     for number in range(4):
         table.put_item(Item={"id": f"k{number}", "v": "x" * 390_000})
     told = table.scan(ReturnConsumedCapacity="TOTAL")
-    assert told["Count"] == 2
-    assert told["ConsumedCapacity"]["CapacityUnits"] == 95.5
-    assert table.scan(ExclusiveStartKey=told["LastEvaluatedKey"])["Count"] == 2
+    assert told["Count"] == 3
+    assert told["ConsumedCapacity"]["CapacityUnits"] == 143.0
+    rest = table.scan(ExclusiveStartKey=told["LastEvaluatedKey"])
+    assert rest["Count"] == 1
+    assert "LastEvaluatedKey" not in rest
+    # It says so though nothing follows, as a page that ends at its Limit does.
+    table.delete_item(Key={"id": rest["Items"][0]["id"]})
+    assert table.scan()["LastEvaluatedKey"] == told["LastEvaluatedKey"]
+
+
+def test_a_page_that_ends_at_its_limit_says_so_though_nothing_follows(shared: Served) -> None:
+    sorted_ = shared.table(view=None, sort="at", kind="N")
+    single = shared.table(view=None)
+    for number in range(3):
+        sorted_.put_item(Item={"id": "k", "at": number})
+    single.put_item(Item={"id": "k"})
+    of_key: Any = {"KeyConditionExpression": Key("id").eq("k")}
+    for told, last in (
+        (sorted_.query(**of_key, Limit=3), 2),
+        (sorted_.query(**of_key, Limit=3, ScanIndexForward=False), 0),
+        (sorted_.query(**of_key, Limit=1, FilterExpression=Attr("no").exists()), 0),
+        (sorted_.scan(Limit=3), 2),
+    ):
+        after = {"id": "k", "at": last}
+        assert told["LastEvaluatedKey"] == after
+    empty = sorted_.query(**of_key, Limit=3, ExclusiveStartKey={"id": "k", "at": 2})
+    assert (empty["Count"], "LastEvaluatedKey" in empty) == (0, False)
+    assert "LastEvaluatedKey" not in sorted_.query(**of_key, Limit=4)
+    # A Query for one item cannot be gone on with.
+    assert "LastEvaluatedKey" not in single.query(**of_key, Limit=1)
+    assert single.scan(Limit=1)["LastEvaluatedKey"] == {"id": "k"}
 
 
 @pytest.mark.parametrize(

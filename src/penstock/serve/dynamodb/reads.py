@@ -60,7 +60,12 @@ class _Source(Struct, frozen=True):
         start: Item | None,
         now_ms: int,
     ) -> ItemPage:
-        """A page of what a request asks."""
+        """A page of what a request asks.
+
+        It ends where the service's does, with the item that reaches `Limit` or 1 MiB. A Query that
+        can find one item only cannot be gone on with, and says nothing to go on after.
+        """
+        one = asked.key is not None and self.index is None and self.table.sort_key is None
         limit, reverse = request.get("Limit"), not request.get("ScanIndexForward", True)
         if self.index is None:
             return view.page(
@@ -71,6 +76,7 @@ class _Source(Struct, frozen=True):
                 start=start,
                 reverse=reverse,
                 condition=asked.condition,
+                stops=not one,
             )
         fetches = self.fetches and _wants_more(self.table, self.index, request, asked)
         return view.index_page(
@@ -83,6 +89,7 @@ class _Source(Struct, frozen=True):
             reverse=reverse,
             condition=asked.condition,
             seen=None if fetches else shown_by(self.table, self.index),
+            stops=True,
         )
 
 
