@@ -38,6 +38,9 @@ def problems(*told: str) -> str:
     return f"{len(told)} validation error{plural} detected: {'; '.join(told)}"
 
 
+ARN = "arn:aws:dynamodb:us-east-1:000000000000:table/answers"
+NO_ARN = "Invalid TableArn: Invalid ResourceArn provided as input "
+ONE_TAG = "Atleast one {} needs to be provided as Input."
 KEY: Any = {"pk": {"S": "k"}, "sk": {"N": "1"}}
 ITEM: Any = {"Item": KEY}
 OF_KEY: Any = {"pk": {"ComparisonOperator": "EQ", "AttributeValueList": [{"S": "k"}]}}
@@ -215,6 +218,9 @@ PARAMETERS = refusals(
             "set: [NEW_IMAGE, OLD_IMAGE, NEW_AND_OLD_IMAGES, KEYS_ONLY]"
         ),
     ),
+    ("TagResource", {"ResourceArn": ARN, "Tags": []}, ONE_TAG.format("Tag")),
+    ("UntagResource", {"ResourceArn": ARN, "TagKeys": []}, ONE_TAG.format("Tag Key")),
+    ("TagResource", {"ResourceArn": "x", "Tags": []}, f"{NO_ARN}x"),
     (
         "DeleteTable",
         {},

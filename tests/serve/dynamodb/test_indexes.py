@@ -332,6 +332,11 @@ def test_a_value_that_cannot_be_a_key_of_an_index_is_not_written(
             f"One or more parameter values are not valid. The update expression attempted to "
             f"update a secondary index key to a value that is not supported. {EMPTY}"
         )
+    elif text.startswith(f"{INVALID}Size"):
+        text = (
+            "The update expression attempted to update the secondary index key beyond allowed size "
+            "limits"
+        )
     assert refused == ("ValidationException", text)
     assert "Item" not in orders.get_item(Key={"shop": "a", "id": 99})
 

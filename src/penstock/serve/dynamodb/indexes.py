@@ -11,7 +11,7 @@ from typing import Any, Final, Literal
 import msgspec
 from msgspec import Struct
 
-from penstock.serve.dynamodb.errors import EmptyKeyError, validation
+from penstock.serve.dynamodb.errors import EmptyKeyError, WireError, validation
 from penstock.serve.dynamodb.keys import INVALID, attributes, refuse_length
 from penstock.serve.dynamodb.names import is_offered
 from penstock.serve.dynamodb.places import key_schema_of
@@ -115,7 +115,16 @@ def refuse_item(table: Table, item: Item, *, changed: Collection[str] | None = N
                 )
             if isinstance(value, str | bytes) and not value:
                 _refuse_empty(index, attribute.name, value, updated=changed is not None)
-            refuse_length(attribute, value, sort=attribute is index.sort_key)
+            try:
+                refuse_length(attribute, value, sort=attribute is index.sort_key)
+            except WireError:
+                if changed is None:
+                    raise
+                # Of an update: API_TransactWriteItems, cancellation reasons.
+                raise validation(
+                    "The update expression attempted to update the secondary index key beyond "
+                    "allowed size limits"
+                ) from None
 
 
 def _refuse_empty(index: Index, name: str, value: str | bytes, *, updated: bool) -> None:

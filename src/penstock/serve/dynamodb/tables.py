@@ -162,6 +162,9 @@ def describe_limits(_endpoint: Endpoint, _request: dict[str, Any]) -> dict[str, 
 
 def tag_resource(endpoint: Endpoint, request: dict[str, Any]) -> dict[str, Any]:
     """Add tags to a table, or change them."""
+    endpoint.names.resource_name(request["ResourceArn"], "TagResource")
+    if not request["Tags"]:
+        raise validation("Atleast one Tag needs to be provided as Input.")
     added = _tags(request["Tags"])
     with endpoint.store.transact() as transaction:
         table, settings = _tagged(endpoint, transaction, request, "TagResource")
@@ -174,6 +177,9 @@ def tag_resource(endpoint: Endpoint, request: dict[str, Any]) -> dict[str, Any]:
 
 def untag_resource(endpoint: Endpoint, request: dict[str, Any]) -> dict[str, Any]:
     """Take tags from a table."""
+    endpoint.names.resource_name(request["ResourceArn"], "UntagResource")
+    if not request["TagKeys"]:
+        raise validation("Atleast one Tag Key needs to be provided as Input.")
     removed = set(request["TagKeys"])
     with endpoint.store.transact() as transaction:
         table, settings = _tagged(endpoint, transaction, request, "UntagResource")
