@@ -74,6 +74,11 @@ def test_what_is_no_request_is_told_so(shared: Served, target: str, body: bytes,
     assert told["message"]
 
 
+def test_the_endpoint_is_the_host_that_was_asked(shared: Served) -> None:
+    (told,) = shared.client.describe_endpoints()["Endpoints"]
+    assert told == {"Address": shared.address, "CachePeriodInMinutes": 1440}
+
+
 @pytest.mark.parametrize(
     "operation", ["ExecuteStatement", "BatchExecuteStatement", "ExecuteTransaction"]
 )

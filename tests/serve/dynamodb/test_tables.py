@@ -137,6 +137,7 @@ def test_class_and_throughput_are_described_as_they_were_given(shared: Served) -
         OnDemandThroughput={"MaxReadRequestUnits": -1, "MaxWriteRequestUnits": 7},
         GlobalSecondaryIndexUpdates=[{"Update": {"IndexName": "all", "WarmThroughput": WARM}}],
     )["TableDescription"]
+    assert changed["TableStatus"] == "UPDATING"
     assert "TableClassSummary" not in changed
     assert changed["OnDemandThroughput"] == {"MaxReadRequestUnits": -1, "MaxWriteRequestUnits": 7}
     assert index(changed)["WarmThroughput"] == {**WARM, "Status": "ACTIVE"}

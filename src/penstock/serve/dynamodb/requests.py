@@ -14,6 +14,8 @@ _log = structlog.get_logger()
 
 STREAMS_TARGET: Final = "DynamoDBStreams_20120810"
 DATA_TARGET: Final = "DynamoDB_20120810"
+DESCRIBE_ENDPOINTS: Final = f"{DATA_TARGET}.DescribeEndpoints"
+_ENDPOINT_MINUTES: Final = 24 * 60
 _PARTIQL: Final = frozenset({"ExecuteStatement", "BatchExecuteStatement", "ExecuteTransaction"})
 
 Call = Callable[[Any, dict[str, Any]], dict[str, Any]]
@@ -102,6 +104,12 @@ def unknown(target: str) -> WireError:
             f"{name}: PartiQL is not supported. Use GetItem, Query, PutItem and their like.",
         )
     return WireError("UnknownOperationException", "Unknown operation")
+
+
+def endpoints_at(host: str) -> Answer:
+    """The answer to DescribeEndpoints: the host that was asked, for a day."""
+    endpoint = {"Address": host, "CachePeriodInMinutes": _ENDPOINT_MINUTES}
+    return Answer(200, msgspec.json.encode({"Endpoints": [endpoint]}))
 
 
 def refused(error: WireError) -> Answer:

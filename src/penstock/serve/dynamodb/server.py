@@ -38,7 +38,16 @@ from penstock.serve.dynamodb.encoding import too_large, unpacked
 from penstock.serve.dynamodb.endpoint import Endpoint
 from penstock.serve.dynamodb.errors import WireError
 from penstock.serve.dynamodb.operations import OPERATIONS
-from penstock.serve.dynamodb.requests import Answer, Operation, Served, answer, refused, unknown
+from penstock.serve.dynamodb.requests import (
+    DESCRIBE_ENDPOINTS,
+    Answer,
+    Operation,
+    Served,
+    answer,
+    endpoints_at,
+    refused,
+    unknown,
+)
 from penstock.serve.dynamodb.signing import Sent, key_of, verify
 from penstock.serve.listen import GRACE_SECONDS, HttpServer, listen
 from penstock.store import Store
@@ -145,6 +154,8 @@ class _Server:
         try:
             principal = self._known(sent, presented, target)
             with self._access.visiting(principal, presented, target):
+                if sent.headers.get("x-amz-target") == DESCRIBE_ENDPOINTS:
+                    return endpoints_at(sent.headers["host"])
                 if operation is None:
                     raise unknown(sent.headers.get("x-amz-target", ""))
                 endpoint = self._endpoint

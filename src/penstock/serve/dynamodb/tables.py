@@ -65,7 +65,8 @@ def update_table(endpoint: Endpoint, request: dict[str, Any]) -> dict[str, Any]:
     """Enable or disable a table's stream, make or delete an index, or change how a table is billed
     and protected.
 
-    An index that is made refuses to be read until DescribeTable says that it is ACTIVE.
+    An index that is made refuses to be read until DescribeTable says that it is ACTIVE. All else is
+    done when this is answered, though the answer says UPDATING.
     """
     _refuse_unoffered(request)
     name = endpoint.name(request)
@@ -114,8 +115,8 @@ def update_table(endpoint: Endpoint, request: dict[str, Any]) -> dict[str, Any]:
         described = _described(endpoint, inside, name)
     if changes.made is not None or changes.deleted is not None:
         before_them = described_indexes(table, described["TableArn"], {})
-        described |= _under_way(described, before_them, changes)
-    return {"TableDescription": described}
+        described[_GLOBAL] = _under_way(described, before_them, changes)
+    return {"TableDescription": {**described, "TableStatus": "UPDATING"}}
 
 
 def describe_table(endpoint: Endpoint, request: dict[str, Any]) -> dict[str, Any]:
@@ -315,8 +316,8 @@ def _described(endpoint: Endpoint, inside: View, name: str) -> dict[str, Any]:
 
 def _under_way(
     described: dict[str, Any], before: dict[str, Any], changes: IndexChanges
-) -> dict[str, Any]:
-    """What the answer to UpdateTable says of an index that is made or deleted: that it is begun."""
+) -> list[dict[str, Any]]:
+    """The indexes in an answer to UpdateTable that makes or deletes one: that is begun."""
     indexes: list[dict[str, Any]] = described.get(_GLOBAL, [])
     if changes.made is not None:
         indexes = [
@@ -328,7 +329,7 @@ def _under_way(
     for one in before.get(_GLOBAL, []):
         if one["IndexName"] == changes.deleted:
             indexes = [*indexes, {**one, "IndexStatus": "DELETING"}]
-    return {"TableStatus": "UPDATING", _GLOBAL: indexes}
+    return indexes
 
 
 def _created_view(stream: dict[str, Any] | None) -> StreamViewType | None:
