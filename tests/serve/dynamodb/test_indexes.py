@@ -182,6 +182,39 @@ def test_a_page_of_an_index_counts_what_it_projects(shared: Served) -> None:
     assert table.scan(IndexName="whole")["Count"] == 3
 
 
+def test_what_a_local_index_fetches_costs_the_table_too(shared: Served) -> None:
+    table = shared.resource.create_table(
+        TableName="fetched",
+        KeySchema=keys("id", "at"),
+        AttributeDefinitions=typed(id="S", at="N", by="S"),
+        BillingMode="PAY_PER_REQUEST",
+        LocalSecondaryIndexes=[index("ordered", "id", "by", projection="KEYS_ONLY")],
+    )
+    for number in range(4):
+        table.put_item(Item={"id": "k", "at": number, "by": "x", "v": "v" * 4500, "n": number})
+    asked: Any = {
+        "IndexName": "ordered",
+        "KeyConditionExpression": Key("id").eq("k"),
+        "ReturnConsumedCapacity": "INDEXES",
+    }
+
+    def consumed(of_table: float, of_index: float) -> Any:
+        return {
+            "TableName": "fetched",
+            "CapacityUnits": of_table + of_index,
+            "Table": {"CapacityUnits": of_table},
+            "LocalSecondaryIndexes": {"ordered": {"CapacityUnits": of_index}},
+        }
+
+    assert table.query(**asked)["ConsumedCapacity"] == consumed(0.0, 0.5)
+    whole = table.query(**asked, Select="ALL_ATTRIBUTES", ConsistentRead=True)
+    assert whole["ConsumedCapacity"] == consumed(8.0, 1.0)
+    # Of what is filtered out too.
+    some = table.query(**asked, FilterExpression=Attr("n").gte(2))
+    assert (some["Count"], some["ScannedCount"]) == (2, 4)
+    assert some["ConsumedCapacity"] == consumed(4.0, 0.5)
+
+
 @pytest.mark.parametrize(
     ("operation", "request_", "text"),
     [

@@ -4,7 +4,7 @@ from typing import Any, Final, cast
 
 from msgspec import Struct
 
-from penstock.serve.dynamodb.capacity import Spent, consumed, read_units
+from penstock.serve.dynamodb.capacity import Spent, consumed, item_size, read_units, wants_capacity
 from penstock.serve.dynamodb.endpoint import Endpoint
 from penstock.serve.dynamodb.errors import validation
 from penstock.serve.dynamodb.indexes import (
@@ -17,6 +17,7 @@ from penstock.serve.dynamodb.items import projected
 from penstock.serve.dynamodb.keys import INVALID, MISFIT, attributes, check_key, refuse_value
 from penstock.store import Item, ItemPage, Table, View
 from penstock.store.attributevalue import NAME_TOO_LONG, decode_attributes, encode_attributes
+from penstock.store.conditions import holds
 from penstock.store.errors import ValueRefusedError, dynamodb_text
 from penstock.store.expressions.keys import KeyCondition, key_condition
 from penstock.store.expressions.request import RequestExpressions, read_expressions, refuse_mixture
@@ -78,7 +79,7 @@ class _Source(Struct, frozen=True):
                 condition=asked.condition,
                 stops=not one,
             )
-        fetches = self.fetches and _wants_more(self.table, self.index, request, asked)
+        fetched = self.is_fetched(request, asked)
         return view.index_page(
             self.table,
             self.index,
@@ -87,10 +88,31 @@ class _Source(Struct, frozen=True):
             limit=limit,
             start=start,
             reverse=reverse,
-            condition=asked.condition,
-            seen=None if fetches else shown_by(self.table, self.index),
+            # What is fetched is counted before it is filtered.
+            condition=None if fetched else asked.condition,
+            seen=None if fetched else shown_by(self.table, self.index),
             stops=True,
         )
+
+    def is_fetched(self, request: dict[str, Any], asked: RequestExpressions) -> bool:
+        """Whether items are read from the table, for what a local index does not project."""
+        if self.index is None or not self.fetches:
+            return False
+        return _wants_more(self.table, self.index, request, asked)
+
+    def spent(self, request: dict[str, Any], asked: RequestExpressions, page: ItemPage) -> Spent:
+        """What a page consumed, before items that were fetched are filtered.
+
+        Each of those costs the table what it costs to read it whole (developer guide: Local
+        secondary indexes, read capacity units).
+        """
+        consistent = bool(request.get("ConsistentRead", False))
+        if self.index is None or not self.is_fetched(request, asked):
+            return Spent.read(read_units(page.size, consistent=consistent), self.index)
+        show = shown_by(self.table, self.index)
+        found = sum(item_size(show(item)) for item in page.items)
+        whole = sum(read_units(item_size(item), consistent=consistent) for item in page.items)
+        return Spent.read(read_units(found, consistent=consistent), self.index) + Spent(whole)
 
 
 def query(endpoint: Endpoint, request: dict[str, Any]) -> dict[str, Any]:
@@ -175,13 +197,17 @@ def _answer(
     asked: RequestExpressions,
     page: ItemPage,
 ) -> dict[str, Any]:
-    told: dict[str, Any] = {"Count": len(page.items), "ScannedCount": page.evaluated}
+    items, condition = page.items, asked.condition
+    if condition is not None and source.is_fetched(request, asked):
+        items = [item for item in items if holds(condition, item)]
+    told: dict[str, Any] = {"Count": len(items), "ScannedCount": page.evaluated}
     if request.get("Select") != "COUNT":
-        told["Items"] = [projected(asked, item) for item in page.items]
+        told["Items"] = [projected(asked, item) for item in items]
     if page.last_key is not None:
         told["LastEvaluatedKey"] = encode_attributes(page.last_key)
-    units = read_units(page.size, consistent=request.get("ConsistentRead", False))
-    return told | consumed(request, request["TableName"], Spent.read(units, source.index))
+    if wants_capacity(request):
+        told |= consumed(request, request["TableName"], source.spent(request, asked, page))
+    return told
 
 
 def _start(request: dict[str, Any]) -> Item | None:
