@@ -12,6 +12,10 @@ SERIALIZATION = "SerializationException"
 INVALID = "One or more parameter values were invalid: "
 NOT_MET = "failed to satisfy constraint: Member must"
 NO_STRING = "NUMBER_VALUE cannot be converted to String"
+NAME_BOUNDS = (
+    "[Member must have length less than or equal to 255, Member must have length greater than or "
+    "equal to 3, Member must satisfy regular expression pattern: [a-zA-Z0-9_.-]+]"
+)
 OPERATORS = (
     "[IN, NULL, BETWEEN, LT, NOT_CONTAINS, EQ, GT, NOT_NULL, NE, LE, BEGINS_WITH, GE, CONTAINS]"
 )
@@ -43,6 +47,10 @@ NO_ARN = "Invalid TableArn: Invalid ResourceArn provided as input "
 ONE_TAG = "Atleast one {} needs to be provided as Input."
 KEY: Any = {"pk": {"S": "k"}, "sk": {"N": "1"}}
 ITEM: Any = {"Item": KEY}
+ASKED: list[tuple[str, Any, str]] = [
+    ("BatchGetItem", {"Keys": [{}]}, "{Keys=[{}]}"),
+    ("BatchWriteItem", [{}], "[{}]"),
+]
 OF_KEY: Any = {"pk": {"ComparisonOperator": "EQ", "AttributeValueList": [{"S": "k"}]}}
 SCHEMA: Any = {
     "KeySchema": keys("pk"),
@@ -175,6 +183,18 @@ CONSTRAINTS = refusals(
     *(
         (
             operation,
+            {"RequestItems": {given: items}},
+            problems(
+                f"Value '{{{given}={shown}}}' at 'requestItems' failed to satisfy constraint: Map "
+                f"keys must satisfy constraint: {NAME_BOUNDS}"
+            ),
+        )
+        for given in ("", "ab", "a;c")
+        for operation, items, shown in ASKED
+    ),
+    *(
+        (
+            operation,
             {"TableName": given},
             "TableName must be at least 3 characters long and at most 255 characters long",
         )
@@ -261,6 +281,11 @@ ORDERS = refusals(
         "PutItem",
         {**ITEM, **NOWHERE, "ConditionExpression": ""},
         "Invalid ConditionExpression: The expression can not be empty;",
+    ),
+    (
+        "Scan",
+        {**NOWHERE, "Select": "ALL_PROJECTED_ATTRIBUTES"},
+        "ALL_PROJECTED_ATTRIBUTES can be used only when Querying using an IndexName",
     ),
     (
         "Query",

@@ -178,10 +178,6 @@ def scan(endpoint: Endpoint, request: dict[str, Any]) -> dict[str, Any]:
 def _source(endpoint: Endpoint, view: View, request: dict[str, Any]) -> _Source:
     table = endpoint.table(view, endpoint.name(request))
     if "IndexName" not in request:
-        if request.get("Select") == "ALL_PROJECTED_ATTRIBUTES":
-            raise validation(
-                "ALL_PROJECTED_ATTRIBUTES can be used only when Querying using an IndexName"
-            )
         return _Source(table, None)
     index = index_named(table, request["IndexName"])
     if not index.ready:
@@ -243,6 +239,10 @@ def _refuse_values(keyed: Table, wanted: KeyCondition) -> None:
 
 def _refuse_select(request: dict[str, Any]) -> None:
     select = request.get("Select")
+    if select == "ALL_PROJECTED_ATTRIBUTES" and "IndexName" not in request:
+        raise validation(
+            "ALL_PROJECTED_ATTRIBUTES can be used only when Querying using an IndexName"
+        )
     projections = [name for name in ("ProjectionExpression", "AttributesToGet") if name in request]
     if select == "SPECIFIC_ATTRIBUTES" and not projections:
         raise validation(

@@ -79,6 +79,12 @@ class Text(Rule):
 class TableName(Text):
     """A table's name, or its ARN."""
 
+    constraint = (
+        "[Member must have length less than or equal to 255, Member must have length greater than "
+        "or equal to 3, Member must satisfy regular expression pattern: [a-zA-Z0-9_.-]+]"
+    )
+    """All of it, as it is said of the names of a map."""
+
     def __init__(self) -> None:
         super().__init__(3, NAME_CHARS_MAX, pattern="[a-zA-Z0-9_.-]+")
 
@@ -172,19 +178,24 @@ class Mapped(Rule):
         least: int = 0,
         most: int | None = None,
         *,
-        key: Rule | None = None,
+        key: TableName | None = None,
         lengths: tuple[int, int] | None = None,
     ) -> None:
         """`lengths` are the bounds of each value's, a list's, length."""
         self._value = value
         self._least = least
         self._most = most
-        self._key = key or Rule()
+        self._key = key
         self._lengths = lengths
 
     def check(self, json: object, at: str, problems: Problems) -> None:
         members = _members(json)
         _refuse_count(members, len(members), self._least, self._most, at, problems)
+        if self._key is not None and not all(map(self._is_key, members)):
+            problems.append(
+                f"Value '{_shown(members)}' at '{at}' failed to satisfy constraint: Map keys must "
+                f"satisfy constraint: {self._key.constraint}"
+            )
         if self._lengths is not None and not all(map(self._is_within, members.values())):
             least, most = self._lengths
             bounds = (
@@ -197,8 +208,13 @@ class Mapped(Rule):
             )
             return
         for name, value in members.items():
-            self._key.check(name, f"{at}.key", problems)
             self._value.check(value, f"{at}.{name}.member", problems)
+
+    def _is_key(self, name: str) -> bool:
+        assert self._key is not None
+        problems = Problems()
+        self._key.check(name, "", problems)
+        return not problems
 
     def _is_within(self, value: object) -> bool:
         if not isinstance(value, list) or self._lengths is None:
