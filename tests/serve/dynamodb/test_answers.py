@@ -58,6 +58,12 @@ SCHEMA: Any = {
     "BillingMode": "PAY_PER_REQUEST",
 }
 
+UNITS: Any = {"ReadCapacityUnits": 1, "WriteCapacityUnits": 1}
+LARGEST: Any = {**UNITS, "WriteCapacityUnits": 10**12 + 1}
+PROVISIONED: Any = {**SCHEMA, "BillingMode": "PROVISIONED", "ProvisionedThroughput": UNITS}
+OF_PK: Any = index("other", "pk")
+OF_GLOBAL: Any = {"IndexName": "global", "ProvisionedThroughput": UNITS}
+
 
 def refusals(name: str, wanted: str, *cases: tuple[str, dict[str, Any], str]) -> list[Any]:
     """Cases of one kind: the operation, its request, and the text of the error `wanted`."""
@@ -236,6 +242,27 @@ PARAMETERS = refusals(
         problems(
             f"Value 'x' at 'streamSpecification.streamViewType' {NOT_MET} satisfy enum value "
             "set: [NEW_IMAGE, OLD_IMAGE, NEW_AND_OLD_IMAGES, KEYS_ONLY]"
+        ),
+    ),
+    (
+        "CreateTable",
+        {**PROVISIONED, "GlobalSecondaryIndexes": [{**OF_PK, "ProvisionedThroughput": LARGEST}]},
+        "Given value 1000000000001 for WriteCapacityUnits is out of bounds for index other",
+    ),
+    (
+        "UpdateTable",
+        {"GlobalSecondaryIndexUpdates": [{}]},
+        (
+            f"{INVALID}One of GlobalSecondaryIndexUpdate.Update, GlobalSecondaryIndexUpdate.Create,"
+            f" GlobalSecondaryIndexUpdate.Delete must not be null"
+        ),
+    ),
+    (
+        "UpdateTable",
+        {"GlobalSecondaryIndexUpdates": [{"Update": OF_GLOBAL}, {"Update": OF_GLOBAL}]},
+        (
+            f"{INVALID}Only one global secondary index update per index is allowed simultaneously."
+            f" Index: global"
         ),
     ),
     ("TagResource", {"ResourceArn": ARN, "Tags": []}, ONE_TAG.format("Tag")),

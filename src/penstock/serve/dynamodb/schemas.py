@@ -6,7 +6,7 @@ from typing import Any, Final, NamedTuple
 from penstock.serve.dynamodb.errors import validation
 from penstock.serve.dynamodb.indexes import IndexSettings, settings_of
 from penstock.serve.dynamodb.keys import INVALID
-from penstock.serve.dynamodb.throughput import on_demand, warm
+from penstock.serve.dynamodb.throughput import on_demand, refuse_units, warm
 from penstock.store.keys import KeyAttribute, KeyType
 from penstock.store.schema import Index
 
@@ -107,6 +107,7 @@ def global_index(definition: dict[str, Any], types: Types, billing: str) -> Inde
             f"{INVALID}ProvisionedThroughput should not be specified for index: {name} when "
             f"BillingMode is PAY_PER_REQUEST"
         )
+    refuse_units(units, index=name)
     projection, included = _projection(definition)
     settings = IndexSettings(
         projection=projection,

@@ -8,11 +8,16 @@ from msgspec import Struct
 
 from penstock.serve.dynamodb.errors import validation
 from penstock.serve.dynamodb.keys import INVALID
-from penstock.serve.dynamodb.throughput import described_throughput, on_demand, warm
+from penstock.serve.dynamodb.throughput import (
+    UNITS_MAX,
+    described_throughput,
+    on_demand,
+    refuse_units,
+    warm,
+)
 from penstock.serve.dynamodb.updating import refuse_same_units
 from penstock.store import Table
 
-UNITS_MAX: Final = 1_000_000_000_000
 _STANDARD: Final = "STANDARD"
 
 
@@ -110,9 +115,7 @@ def _changed(request: dict[str, Any], before: Settings) -> Settings:
     if billing == "PAY_PER_REQUEST":
         read = write = 0
     elif units is not None:
-        for member in ("ReadCapacityUnits", "WriteCapacityUnits"):
-            if units[member] > UNITS_MAX:
-                raise validation(f"Given value {units[member]} for {member} is out of bounds")
+        refuse_units(units)
         read, write = units["ReadCapacityUnits"], units["WriteCapacityUnits"]
     return msgspec.structs.replace(
         before,

@@ -12,13 +12,13 @@ from penstock.serve.dynamodb.names import is_offered, table_id
 from penstock.serve.dynamodb.places import NO_BACKUPS, key_schema_of
 from penstock.serve.dynamodb.schemas import table_schema
 from penstock.serve.dynamodb.settings import (
-    UNITS_MAX,
     Settings,
     created_settings,
     described_settings,
     settings_of,
     updated_settings,
 )
+from penstock.serve.dynamodb.throughput import UNITS_MAX
 from penstock.serve.dynamodb.updating import IndexChanges, index_changes
 from penstock.store import (
     Retention,

@@ -1,4 +1,4 @@
-"""What a table or a global index is given beside capacities: maxima on demand, and what is warm.
+"""What a table or a global index is given: capacities, maxima on demand, and what is warm.
 
 Nothing is limited by it here: it is kept, and described as it was given.
 https://docs.aws.amazon.com/amazondynamodb/latest/APIReference/API_OnDemandThroughput.html
@@ -10,8 +10,17 @@ from typing import Any, Final
 from penstock.serve.dynamodb.errors import validation
 from penstock.serve.dynamodb.keys import INVALID
 
+UNITS_MAX: Final = 1_000_000_000_000
 _MAXIMA: Final = ("MaxReadRequestUnits", "MaxWriteRequestUnits")
 _NO_MAXIMUM: Final = -1
+
+
+def refuse_units(units: Mapping[str, int], *, index: str | None = None) -> None:
+    """Refuse capacities of a table, or of an index, that are too large. Raises WireError."""
+    of_index = "" if index is None else f" for index {index}"
+    for member, value in units.items():
+        if value > UNITS_MAX:
+            raise validation(f"Given value {value} for {member} is out of bounds{of_index}")
 
 
 def on_demand(request: Mapping[str, Any], before: dict[str, int], billing: str) -> dict[str, int]:

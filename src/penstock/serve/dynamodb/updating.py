@@ -14,7 +14,7 @@ from penstock.serve.dynamodb.schemas import (
     refuse_projected,
     refuse_unused,
 )
-from penstock.serve.dynamodb.throughput import on_demand, warm
+from penstock.serve.dynamodb.throughput import on_demand, refuse_units, warm
 from penstock.store import Index, Table
 
 _ONE_AT_A_TIME: Final = (
@@ -40,12 +40,7 @@ def index_changes(request: dict[str, Any], table: Table, billing: str) -> IndexC
     updates: list[dict[str, Any]] = request.get("GlobalSecondaryIndexUpdates", [])
     made = deleted = None
     settings = dict[str, IndexSettings]()
-    for update in updates:
-        if len(update) != 1:
-            raise validation(
-                f"{INVALID}One of Create, Update and Delete is required in each of "
-                f"GlobalSecondaryIndexUpdates"
-            )
+    _refuse_updates(updates)
     if sum("Update" not in update for update in updates) > 1:
         raise WireError("LimitExceededException", _ONE_AT_A_TIME)
     for update in updates:
@@ -68,6 +63,30 @@ def index_changes(request: dict[str, Any], table: Table, billing: str) -> IndexC
             f"{table.name} Index: {building[0].name}",
         )
     return IndexChanges(made, deleted, settings)
+
+
+def _refuse_updates(updates: list[dict[str, Any]]) -> None:
+    """Refuse updates that are none or several, and two of one index."""
+    seen = set[str]()
+    for update in updates:
+        if not update:
+            raise validation(
+                f"{INVALID}One of GlobalSecondaryIndexUpdate.Update, "
+                f"GlobalSecondaryIndexUpdate.Create, GlobalSecondaryIndexUpdate.Delete must not be "
+                f"null"
+            )
+        if len(update) > 1:
+            raise validation(
+                f"{INVALID}Only one of Create, Update and Delete may be in each of "
+                f"GlobalSecondaryIndexUpdates"
+            )
+        (action,) = update.values()
+        if action["IndexName"] in seen:
+            raise validation(
+                f"{INVALID}Only one global secondary index update per index is allowed "
+                f"simultaneously. Index: {action['IndexName']}"
+            )
+        seen.add(action["IndexName"])
 
 
 def _made(request: dict[str, Any], table: Table, definition: dict[str, Any], billing: str) -> Index:
@@ -125,6 +144,7 @@ def _with_units(index: Index, update: dict[str, Any], billing: str) -> IndexSett
             f"{INVALID}ProvisionedThroughput should not be specified for index: {index.name} when "
             f"BillingMode is PAY_PER_REQUEST"
         )
+    refuse_units(units, index=index.name)
     read, write = units["ReadCapacityUnits"], units["WriteCapacityUnits"]
     current = (before.read_units, before.write_units)
     refuse_same_units("index", f"index {index.name}", current, (read, write))
