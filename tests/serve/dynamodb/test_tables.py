@@ -387,6 +387,18 @@ IMPOSSIBLE: Any = [
         {"SSESpecification": {"Enabled": True}},
         INVALID + "SSESpecification: this endpoint encrypts nothing",
     ),
+    (
+        {"SSESpecification": {"SSEType": "KMS"}},
+        INVALID + "SSESpecification: this endpoint encrypts nothing",
+    ),
+    (
+        {"VectorIndexes": [{"IndexName": "vectors"}]},
+        INVALID + "VectorIndexes: this endpoint does not offer vector indexes",
+    ),
+    (
+        {"GlobalTableSourceArn": "arn"},
+        INVALID + "GlobalTableSourceArn: this endpoint does not offer global tables",
+    ),
 ]
 
 

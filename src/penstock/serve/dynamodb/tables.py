@@ -34,6 +34,12 @@ _TAG_SIGNS: Final = "+-=._:/@"
 _GLOBAL: Final = "GlobalSecondaryIndexes"
 _NOT_OFFERED: Final = {
     "ReplicaUpdates": "global tables",
+    "GlobalTableSourceArn": "global tables",
+    "GlobalTableSettingsReplicationMode": "global tables",
+    "GlobalTableWitnessUpdates": "global tables",
+    "MultiRegionConsistency": "global tables",
+    "VectorIndexes": "vector indexes",
+    "VectorIndexUpdates": "vector indexes",
     "ResourcePolicy": "resource policies",
 }
 
@@ -362,7 +368,8 @@ def _refuse_unoffered(request: dict[str, Any]) -> None:
     for member, what in _NOT_OFFERED.items():
         if request.get(member):
             raise validation(f"{INVALID}{member}: this endpoint does not offer {what}")
-    if request.get("SSESpecification", {}).get("Enabled"):
+    encryption = request.get("SSESpecification", {})
+    if encryption.get("Enabled", bool(encryption)):
         raise validation(f"{INVALID}SSESpecification: this endpoint encrypts nothing")
 
 
