@@ -1,6 +1,7 @@
 """What goes over HTTP beside the operations themselves, and who may ask for them."""
 
 import gzip
+import json
 import select
 import socket
 import urllib.error
@@ -38,6 +39,33 @@ def test_an_answer_has_an_id_and_the_right_checksum(shared: Served) -> None:
     assert answer.headers["Content-Type"] == "application/x-amz-json-1.0"
     assert len(answer.headers["x-amzn-RequestId"]) == 52
     assert int(answer.headers["x-amz-crc32"]) == zlib.crc32(body)
+
+
+@pytest.mark.parametrize(
+    ("accepted", "size", "is_packed"),
+    [
+        ("gzip", 2000, True),
+        ("br;q=1.0, GZIP;q=0.5", 2000, True),
+        ("gzip", 700, False),
+        ("gzip;q=0, br", 2000, False),
+        ("identity", 2000, False),
+        ("deflate", 2000, False),
+    ],
+)
+def test_a_long_answer_is_compressed_for_who_accepts_it(
+    shared: Served, accepted: str, size: int, is_packed: bool
+) -> None:
+    wrong = "a" * size  # the answer quotes up to 1000 characters of it
+    body = json.dumps({"TableName": "answer", "Key": {}, "ReturnConsumedCapacity": wrong}).encode()
+    headers = {"X-Amz-Target": "DynamoDB_20120810.GetItem", "Accept-Encoding": accepted}
+    request = urllib.request.Request(f"http://{shared.address}/", body, headers)
+    with pytest.raises(urllib.error.HTTPError) as caught:
+        urllib.request.urlopen(request, timeout=PATIENCE_SECONDS)
+    with caught.value as error:
+        sent = error.read()
+        assert (error.headers["Content-Encoding"] == "gzip") is is_packed
+        assert int(error.headers["x-amz-crc32"]) == zlib.crc32(sent)
+    assert wrong[:500] in json.loads(gzip.decompress(sent) if is_packed else sent)["message"]
 
 
 def test_whoever_asks_whether_it_lives_is_answered(shared: Served) -> None:

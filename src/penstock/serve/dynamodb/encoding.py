@@ -1,5 +1,7 @@
-"""Bodies of requests that come compressed, as Content-Encoding says."""
+"""Bodies that come compressed, as Content-Encoding says, or go so, as Accept-Encoding asks."""
 
+import gzip
+import re
 import zlib
 from typing import Final
 
@@ -8,6 +10,18 @@ from penstock.serve.dynamodb.errors import WireError, serialization
 _COMPRESSED: Final = frozenset({"gzip", "deflate"})
 _EITHER: Final = zlib.MAX_WBITS + 32
 """For zlib: with the header of gzip or its own, whichever comes."""
+_PACKED_BYTES_MIN: Final = 1024
+"""A shorter answer gains nothing."""
+_PACKED_LEVEL: Final = 1
+_GZIP: Final = re.compile(r"\s*gzip\s*(;\s*q=(?!0(\.0*)?\s*$).*)?", re.IGNORECASE)
+"""Of Accept-Encoding: not with q=0, which refuses it."""
+
+
+def packed(body: bytes, accepted: str) -> bytes | None:
+    """An answer's body as gzip, if its request accepts that and it is long enough; else None."""
+    if len(body) < _PACKED_BYTES_MIN or not any(map(_GZIP.fullmatch, accepted.split(","))):
+        return None
+    return gzip.compress(body, _PACKED_LEVEL, mtime=0)
 
 
 def too_large(limit: int) -> WireError:

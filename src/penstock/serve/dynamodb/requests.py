@@ -54,6 +54,8 @@ class Answer(NamedTuple):
 
     status: int
     body: bytes
+    is_packed: bool = False
+    """Whether the body is compressed with gzip."""
 
 
 def answer(endpoint: Served, operation: Operation, body: bytes) -> Answer:

@@ -34,7 +34,7 @@ from penstock.serve.dynamodb.config import (
     DynamoConfig,
     EndpointConfig,
 )
-from penstock.serve.dynamodb.encoding import too_large, unpacked
+from penstock.serve.dynamodb.encoding import packed, too_large, unpacked
 from penstock.serve.dynamodb.endpoint import Endpoint
 from penstock.serve.dynamodb.errors import WireError
 from penstock.serve.dynamodb.operations import OPERATIONS
@@ -145,8 +145,15 @@ class _Server:
         pool = self._writer if operation is not None and operation.writes else self._readers
         loop = asyncio.get_running_loop()
         target = f"dynamodb {sent.headers.get('x-amz-target', '')}"
-        answered = partial(self._answer, operation, sent, _presented(request), target)
+        answered = partial(self._packed, operation, sent, _presented(request), target)
         return _response(await loop.run_in_executor(pool, answered))
+
+    def _packed(
+        self, operation: Operation | None, sent: Sent, presented: Presented, target: str
+    ) -> Answer:
+        told = self._answer(operation, sent, presented, target)
+        body = packed(told.body, sent.headers.get("accept-encoding", ""))
+        return told if body is None else Answer(told.status, body, is_packed=True)
 
     def _answer(
         self, operation: Operation | None, sent: Sent, presented: Presented, target: str
@@ -311,7 +318,9 @@ def _response(answer: Answer) -> Response:
         media_type=JSON_TYPE,
         headers={
             "x-amzn-RequestId": base64.b32encode(os.urandom(35))[:52].decode(),
+            # Of what is sent, compressed or not: so clients check it.
             "x-amz-crc32": str(zlib.crc32(answer.body)),
+            **({"Content-Encoding": "gzip"} if answer.is_packed else {}),
         },
     )
 
