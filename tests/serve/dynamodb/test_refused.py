@@ -100,6 +100,17 @@ def test_an_empty_key_and_a_table_that_is_not_there_are_refused_before_any_actio
     )
 
 
+def test_members_that_an_action_does_not_have_are_passed_over(shared: Served, name: str) -> None:
+    others = {"ReturnValues": "ALL_NEW", "Expected": {"id": {"Value": {"S": "never"}}}}
+    put = {"Put": {"TableName": name, "Item": {"id": {"S": "over"}}, **others}}
+    target = "DynamoDB_20120810.TransactWriteItems"
+    assert shared.post(target, {"TransactItems": [put]})[0] == 200
+    get = {"Get": {"TableName": name, "Key": {"id": {"S": "over"}}, "AttributesToGet": ["none"]}}
+    target = "DynamoDB_20120810.TransactGetItems"
+    _, told, _ = shared.post(target, {"TransactItems": [get]})
+    assert told["Responses"] == [{"Item": {"id": {"S": "over"}}}]
+
+
 def test_a_batch_says_one_thing_of_every_key_that_does_not_fit(shared: Served, name: str) -> None:
     items: list[Any] = [WRONG, {"a": {"S": "no key"}}, {"id": {"L": []}}]
     for item in items:

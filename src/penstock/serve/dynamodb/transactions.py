@@ -52,6 +52,20 @@ _OPERATIONS: Final = {
     "Delete": "DeleteItem",
     "Update": "UpdateItem",
 }
+_MEMBERS: Final = frozenset(
+    {
+        "TableName",
+        "Key",
+        "Item",
+        "UpdateExpression",
+        "ConditionExpression",
+        "ProjectionExpression",
+        "ExpressionAttributeNames",
+        "ExpressionAttributeValues",
+        "ReturnValuesOnConditionCheckFailure",
+    }
+)
+"""Of an action."""
 _NO_REASON: Final = {"Code": "None"}
 
 
@@ -101,7 +115,7 @@ def _repeated(
 
 def transact_get_items(endpoint: Endpoint, request: dict[str, Any]) -> dict[str, Any]:
     """At most 100 items and 4 MiB as of one moment, by their places."""
-    gets = [one["Get"] for one in request["TransactItems"]]
+    gets = [_known(one["Get"]) for one in request["TransactItems"]]
     asked = [read_get(get, get["Key"]) for get in gets]
     answers, spent = list[dict[str, Any]](), defaultdict[str, Spent](Spent)
     seen, read, now_ms = set[bytes](), 0, endpoint.now_ms
@@ -133,7 +147,14 @@ def _action(item: dict[str, Any]) -> tuple[str, dict[str, Any]]:
     given = [(kind, item[kind]) for kind in _OPERATIONS if item.get(kind) is not None]
     if len(given) != 1:
         raise validation("TransactItems can only contain one of Check, Put, Update or Delete")
-    return given[0]
+    kind, asked = given[0]
+    return kind, _known(asked)
+
+
+def _known(asked: dict[str, Any]) -> dict[str, Any]:
+    """The members that an action has: of PutItem and its like it has not all, and unknown ones are
+    passed over."""
+    return {name: value for name, value in asked.items() if name in _MEMBERS}
 
 
 def _is_repeated(transaction: Transaction, request: dict[str, Any]) -> bool:
