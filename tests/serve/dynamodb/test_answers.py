@@ -11,6 +11,7 @@ VALIDATION = "ValidationException"
 SERIALIZATION = "SerializationException"
 INVALID = "One or more parameter values were invalid: "
 NOT_MET = "failed to satisfy constraint: Member must"
+NO_MAP = "Expected map or null"
 NO_STRING = "NUMBER_VALUE cannot be converted to String"
 NAME_BOUNDS = (
     "[Member must have length less than or equal to 255, Member must have length greater than or "
@@ -128,6 +129,12 @@ WRONG_TYPES = refusals(
         {"RequestItems": {"": [{"PutRequest": {"Item": {"a": {"S": 5}}}}]}},
         NO_STRING,
     ),
+    (
+        "BatchWriteItem",
+        {"RequestItems": {"none": [], "some": [{"PutRequest": {"Item": {"a": {"S": 5}}}}]}},
+        NO_STRING,
+    ),
+    ("TransactWriteItems", {"TransactItems": [{}] * 100 + [{"Put": {"Item": 5}}]}, NO_MAP),
     (
         "TransactWriteItems",
         {"TransactItems": [{}, {"Delete": {"Key": {"a": {"S": 5}}}}]},

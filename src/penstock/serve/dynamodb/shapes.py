@@ -165,7 +165,8 @@ class Listed(Rule):
             )
         elements = cast("list[object]", json)
         _refuse_count(elements, len(elements), self._least, self._most, at, problems)
-        for number, element in enumerate(elements[: self._most], start=1):
+        looked_at = elements if problems.of_values else elements[: self._most]
+        for number, element in enumerate(looked_at, start=1):
             self._element.check(element, f"{at}.{number}.member", problems)
 
 
@@ -206,7 +207,8 @@ class Mapped(Rule):
             problems.append(
                 f"Value '{shown}' at '{at}' failed to satisfy constraint: Map value must {bounds}"
             )
-            return
+            if not problems.of_values:
+                return
         for name, value in members.items():
             self._value.check(value, f"{at}.{name}.member", problems)
 
