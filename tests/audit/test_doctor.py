@@ -1,5 +1,6 @@
 """`penstock doctor` says of a trail's MongoDB what would keep it from being written or lasting."""
 
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -27,6 +28,20 @@ def test_a_replica_set_with_a_trail_is_found_well(trail: Trail) -> None:
     assert checks_of(trail)["head"].detail == "1 records in 1 batches"
     assert "no single disk" in found["copies"].fix
     assert not checks_of(trail, pipeline="other")["head"].ok
+
+
+def test_another_seal_key_is_told(trail: Trail) -> None:
+    uri, database = trail.config.uri.get_secret_value(), trail.config.database
+    with (
+        closing(trail_of(uri, database, seal_key="k" * 16)) as sealed,
+        closing(trail_of(uri, database, seal_key="x" * 16)) as other,
+    ):
+        write(sealed, [row(1, after={"id": 1})])
+        assert checks_of(sealed)["head"].ok
+        check = checks_of(other)["head"]
+        assert check.level is Level.ERROR
+        assert "begun with another key" in check.detail
+        assert "Set seal_key to the key" in check.fix
 
 
 def test_a_server_without_transactions_is_said_to_cost_twice_the_writes(

@@ -1,6 +1,7 @@
 """A26: whatever is altered in a trail is found, and named by its first record or batch."""
 
 from collections.abc import Iterator
+from contextlib import closing
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -341,8 +342,51 @@ def test_a_sealed_chain_cannot_be_forged_without_its_key(trail: Trail) -> None:
     trail.heads.update_one({"_id": "shop"}, {"$set": {"sealed": True}})
     report = verify(sealed)
     assert report.first_broken is not None
-    assert (report.first_broken.what, report.first_broken.part) == ("batch", "hash")
+    assert (report.first_broken.what, report.first_broken.part) == ("chain", "seal_key")
+    assert report.broken == 1, report.findings
     sealed.close()
+
+
+def test_another_seal_key_is_told_once_and_a_forged_batch_by_its_number(trail: Trail) -> None:
+    uri, database = trail.config.uri.get_secret_value(), trail.config.database
+    with (
+        closing(trail_of(uri, database, seal_key="k" * 16)) as sealed,
+        closing(trail_of(uri, database, seal_key="x" * 16)) as other,
+    ):
+        head = write(sealed, history(), events_max=6)
+        assert head.batch > 2
+        report = verify(other)
+        assert report.first_broken is not None
+        assert report.first_broken.what == "chain"
+        assert report.first_broken.sentence().startswith("chain: no batch has a hash that")
+        assert (report.broken, report.proved, report.sound) == (1, 20, False)
+        assert any("with another seal_key" in one for one in report.unchecked)
+        # What needs no key is proved all the same.
+        sealed.records.update_one({"at": 3}, {"$set": {"meta.tbl": "other"}})
+        assert [(one.what, one.at) for one in verify(other).findings[1:]] == [("record", 3)]
+        sealed.records.update_one({"at": 3}, {"$set": {"meta.tbl": "orders"}})
+        assert sound(verify(sealed))
+        # Who has no key makes the last batch anew: another one still tells that the key is right.
+        forged = Binary(bytes(32))
+        sealed.batches.update_one({"_id": head.batch}, {"$set": {"hash": forged}})
+        sealed.heads.update_one({"_id": "shop"}, {"$set": {"hash": forged}})
+        (found,) = verify(sealed).findings
+        assert (found.what, found.batch, found.part) == ("batch", head.batch, "hash")
+        assert "another key than the configured seal_key" in found.says
+
+
+def test_of_a_single_batch_what_was_altered_is_told_and_not_another_key(trail: Trail) -> None:
+    uri, database = trail.config.uri.get_secret_value(), trail.config.database
+    with closing(trail_of(uri, database, seal_key="k" * 16)) as sealed:
+        write(sealed, history()[:3], events_max=6)
+        batch = sealed.batches.find_one({"_id": 1}) or {}
+        for field in ("hash", "root", "before", "leaves", "first"):
+            value = altered(batch[field]) if field == "first" else Binary(b"x" * len(batch[field]))
+            sealed.batches.update_one({"_id": 1}, {"$set": {field: value}})
+            found = verify(sealed).findings
+            assert [(one.what, one.part) for one in found] == [("batch", field)], found
+            sealed.batches.replace_one({"_id": 1}, batch)
+        assert sound(verify(sealed))
 
 
 def test_a_walk_may_begin_later_and_says_so(filled: Trail) -> None:

@@ -11,10 +11,13 @@ from pymongo.errors import DuplicateKeyError
 from penstock.audit.batches import batch_of
 from penstock.audit.bringing import part_of, put_parts
 from penstock.audit.chain import HASH_BYTES, batch_hash, cut, leaf_of, root_of
+from penstock.audit.outages import Patience
+from penstock.audit.own import require_head
 from penstock.audit.packing import Place
 from penstock.audit.records import parts_of
 from penstock.audit.trail import Trail
-from penstock.errors import TrailConflictError, TrailTakenError
+from penstock.audit.writing import Writer
+from penstock.errors import AuditError, TrailConflictError, TrailTakenError
 from penstock.testing.servers import MongoReplicaSet
 from tests.audit.proofs import verify
 from tests.audit.support import (
@@ -152,6 +155,26 @@ def test_a_trail_belongs_to_one_pipeline_and_one_key(trail: Trail) -> None:
         pytest.raises(TrailTakenError, match="begun without a seal_key"),
     ):
         writer_of(again)
+
+
+def test_under_another_seal_key_nothing_is_added(trail: Trail) -> None:
+    uri, database = trail.config.uri.get_secret_value(), trail.config.database
+    with (
+        closing(trail_of(uri, database, seal_key="k" * 16)) as sealed,
+        closing(trail_of(uri, database, seal_key="x" * 16)) as other,
+    ):
+        head = write(sealed, commit_of(1, 3))
+        with pytest.raises(TrailTakenError, match="no batch has a hash that the configured"):
+            writer_of(other)
+        waiting = Patience(other.source, other.config, stopping=threading.Event())
+        with pytest.raises(TrailTakenError, match="no batch has a hash"):
+            Writer(other, "trail", patience=waiting).look()
+        with pytest.raises(AuditError, match="Set seal_key to the key"):
+            require_head(other, waiting)
+        assert sealed.head() == head
+        # The last batch alone was altered: the key is right, and the trail goes on.
+        sealed.batches.update_one({"_id": head.batch}, {"$set": {"before": bytes(32)}})
+        writer_of(sealed)
 
 
 def heads_of(trail: Trail, events: int, **said: int) -> list[int]:

@@ -181,8 +181,7 @@ class _Walk:
         deeds.load(last=head.at, batch_last=head.batch)
         self._places = Places(reader, deeds, Archives(()), first=first, last=last)
         self._first = first
-        key = reader.trail.config.seal_key
-        self._key = None if key is None else key.get_secret_value().encode()
+        self._key = reader.trail.key
         self.chain: list[dict[str, Any]] = []
         self.link = Link(0, 0, NO_BATCH)
 

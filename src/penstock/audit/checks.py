@@ -185,6 +185,8 @@ class Proved(NamedTuple):
     """Names of its fields; empty: it is as it was written."""
     root: bytes
     """The root to believe, so far as that can be told."""
+    kept: bool
+    """Whether the hash that it must have is kept: in it, or in what follows it."""
     after: Link
     """What the next one must follow."""
 
@@ -244,7 +246,7 @@ def proved(
         # Nothing fits it: what follows is proved from what it says to follow.
         hash_after = next_before or stored["hash"] or hash_after
     after = Link(number, last, hash_after)
-    return Proved(first, last, leaves, salts, wrong, believed, after)
+    return Proved(first, last, leaves, salts, wrong, believed, hash_of(believed) in anchors, after)
 
 
 def _same(stored: Any, wanted: Any) -> bool:

@@ -7,6 +7,7 @@ from pymongo.errors import OperationFailure, PyMongoError
 
 from penstock.audit.config import TrailConfig
 from penstock.audit.outages import passes
+from penstock.audit.sealing import OTHER_KEY, USE_ITS_KEY, key_fits
 from penstock.audit.trail import Document, Trail
 from penstock.checks import Check, Level
 from penstock.errors import AuditError
@@ -141,6 +142,8 @@ def _head(trail: Trail, pipeline: str) -> Check:
             detail="the trail was begun " + ("with" if head.sealed else "without") + " a seal_key",
             fix="set the key with which it was begun" if head.sealed else "remove seal_key",
         )
+    if not key_fits(trail, lambda act: act(), last=head.batch, ends=head.hash):
+        return Check(name="head", level=Level.ERROR, detail=OTHER_KEY, fix=USE_ITS_KEY)
     return Check(
         name="head", level=Level.OK, detail=f"{head.at:,} records in {head.batch:,} batches"
     )

@@ -12,9 +12,9 @@ class Finding(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=T
     """One thing that is not as it must be."""
 
     what: str
-    """record, batch, head, archive, erasure or retirement."""
+    """record, batch, chain, head, archive, erasure or retirement."""
     problem: str
-    """missing, altered, misplaced, inserted, beyond, uncovered, spilled; unfinished."""
+    """missing, altered, misplaced, inserted, beyond, uncovered, spilled, sealed; unfinished."""
     says: str
     """A sentence for people, without values."""
     at: int | None = None
@@ -42,7 +42,7 @@ class Finding(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=T
             where.append(f"_id {self.id}")
         if self.file is not None:
             where.append(self.file)
-        return f"{self.what} {', '.join(where)}: {self.says}"
+        return f"{' '.join([self.what, ', '.join(where)]).rstrip()}: {self.says}"
 
 
 class Report(Struct, frozen=True, kw_only=True, rename="camel"):

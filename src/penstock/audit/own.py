@@ -36,6 +36,7 @@ from penstock.audit.outages import Patience
 from penstock.audit.packing import Entry
 from penstock.audit.places import packed, unpacked
 from penstock.audit.records import Record, local_of
+from penstock.audit.sealing import OTHER_KEY, USE_ITS_KEY, key_fits
 from penstock.audit.trail import Document, Head, Trail, head_of
 from penstock.audit.writing import Writer
 from penstock.errors import AuditError, TrailBusyError
@@ -240,7 +241,8 @@ def settled(trail: Trail, patience: Patience, *, take_over: bool) -> Head:
 
 
 def require_head(trail: Trail, patience: Patience) -> Head:
-    """The head of a trail. Raises AuditError where there is none, or another key's."""
+    """The head of a trail. Raises AuditError where there is none, or another key's: what is added
+    under another one is a chain that no key proves."""
     head = patience.call(trail.head)
     if head is None:
         raise AuditError(
@@ -253,6 +255,10 @@ def require_head(trail: Trail, patience: Patience) -> Head:
             f"{'made with a seal_key' if head.sealed else 'not sealed'}, and the configuration has "
             f"{'none' if head.sealed else 'one'}. Nothing was changed. Use the pipeline's own key."
         )
+    if not key_fits(trail, patience.call, last=head.batch, ends=head.hash):
+        raise AuditError(
+            f"trail of {trail.source}: {OTHER_KEY}. Nothing was changed. {USE_ITS_KEY}"
+        )
     return head
 
 
@@ -260,8 +266,7 @@ class _Adding:
     def __init__(self, trail: Trail, now_ms: Callable[[], int]) -> None:
         self._trail = trail
         self._now_ms = now_ms
-        key = trail.config.seal_key
-        self._key = None if key is None else key.get_secret_value().encode()
+        self._key = trail.key
 
     def attempt(self, entries: Sequence[Entry]) -> bool:
         """Whether they are in the trail now; may be repeated, whatever came of the last time."""

@@ -72,8 +72,7 @@ class Repairer:
         self._archives = archives
         self._log = log
         self._take_over = take_over
-        key = trail.config.seal_key
-        self._key = None if key is None else key.get_secret_value().encode()
+        self._key = trail.key
 
     def repair(self, *, by: str, dry_run: bool) -> Repaired:
         """Repair what a proof names, first batches, then records; at most FINDINGS_MAX of them.
@@ -81,9 +80,9 @@ class Repairer:
         Raises AuditError where the head itself is broken: nothing could be told from it.
         """
         done = Repaired(dry_run=dry_run)
+        head = require_head(self._trail, self._patience)
         found = self._proof()
         done.broken = len(found)
-        head = require_head(self._trail, self._patience)
         if any(one.what == "head" for one in found):
             raise AuditError(
                 f"the head of the trail of {self._trail.source} is broken, and it is what all else "

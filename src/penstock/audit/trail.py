@@ -114,6 +114,12 @@ class Trail:
         return self.database[self.config.records + ending]
 
     @property
+    def key(self) -> bytes | None:
+        """What the chain is sealed with."""
+        key = self.config.seal_key
+        return None if key is None else key.get_secret_value().encode()
+
+    @property
     def raw_records(self) -> Collection[RawBSONDocument]:
         """The records as bytes."""
         return self.records.with_options(codec_options=RAW)

@@ -25,6 +25,7 @@ from penstock.audit.outages import Patience
 from penstock.audit.proving import Looked, Places
 from penstock.audit.reading import Reader
 from penstock.audit.retired import look_at_retired
+from penstock.audit.sealing import OTHER_KEY, USE_ITS_KEY, key_fits
 from penstock.audit.trail import Document, Head, Trail
 from penstock.errors import AuditError, TrailHeadError
 
@@ -58,8 +59,7 @@ class Proof:
         self._batches = self._proved = self._erased = self._retired = self._archived = 0
         self._unproved = self._unarchived = 0
         self._unchecked: list[str] = []
-        key = trail.config.seal_key
-        self._key = None if key is None else key.get_secret_value().encode()
+        self._key = trail.key
         self._chained = True
 
     def run(self) -> Report:
@@ -76,6 +76,7 @@ class Proof:
             self._findings.add(
                 "archive", "unfinished", f"{says} --unfinished` with this --archive", file=path
             )
+        self._look_at_key(number, head)
         link = self._start(number)
         begun = link.last + 1
         self._expecting(link.hash, f"what lies before batch {link.number + 1}")
@@ -130,6 +131,14 @@ class Proof:
             self._findings.add("head", "missing", "the trail has no head")
         at, number = (0, 0) if last is None else (last.get("last"), last["_id"])
         return None, _whole(at) or 0, _whole(number) or 0
+
+    def _look_at_key(self, number: int, head: Head | None) -> None:
+        """Another key than the chain's is told once; what needs no key is proved all the same."""
+        ends = None if head is None else head.hash
+        if not key_fits(self._trail, self._call, last=number, ends=ends):
+            self._chained = False
+            says = f"{OTHER_KEY}. {USE_ITS_KEY}"
+            self._findings.add("chain", "sealed", says, part="seal_key")
 
     def _start(self, number: int) -> Link:
         if self._first <= 1:
@@ -207,6 +216,11 @@ class Proof:
         if found.wrong:
             names = ", ".join(found.wrong)
             says = f"its {names} is not what was written"
+            if found.wrong == ["hash"] and self._key is not None and not found.kept:
+                says = (
+                    "its hash is made with another key than the configured seal_key, or by "
+                    "somebody without it"
+                )
             self._findings.add("batch", "altered", says, batch=number, part=names, at=found.first)
         if not found.leaves:
             self._places_alone(places, found.first, found.last)
@@ -290,7 +304,8 @@ class Proof:
         if begun > 1:
             say(f"places 1 to {begun - 1}: the walk began behind them")
         if not self._chained:
-            say("the hashes of the batches: the chain is sealed, and there is no seal_key here")
+            key = "there is no seal_key here" if self._key is None else "with another seal_key"
+            say(f"the hashes of the batches: the chain is sealed, and {key}")
         if self._unproved:
             say(f"{self._unproved} records whose batch is missing or has no leaves")
         if self._unarchived:

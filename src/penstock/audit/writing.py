@@ -27,6 +27,7 @@ from penstock.audit.bringing import bring_parts, only_duplicates, part_id, part_
 from penstock.audit.heads import place_of, refuse_others, unmoved
 from penstock.audit.outages import Patience
 from penstock.audit.packing import Entry, Parts, Place, Step, Wholes, strides
+from penstock.audit.sealing import OTHER_KEY, USE_ITS_KEY, Call, key_fits
 from penstock.audit.trail import Document, Head, Staged, Trail, document_of_head
 from penstock.errors import TrailBehindError, TrailConflictError, TrailMovedError, TrailTakenError
 from penstock.telemetry import AUDIT_KNOWN, AUDIT_PENDING_PARTS, AUDIT_RECORDS
@@ -64,13 +65,12 @@ class Writer:
         self._trail = trail
         self._patience = patience
         self._now_ms = now_ms
-        key = trail.config.seal_key
-        self._key = None if key is None else key.get_secret_value().encode()
+        self._key = trail.key
         self._head = Head(
             source=trail.source,
             pipeline=pipeline,
             collections=tuple(sorted(collections)),
-            sealed=key is not None,
+            sealed=self._key is not None,
         )
         self._progress = ""
         """Up to where all is written; the stored head's may be behind."""
@@ -110,6 +110,7 @@ class Writer:
         wanted = self._head
         head = call(self._opened)
         refuse_others(head, wanted)
+        self._refuse_other_key(head, call)
         head = call(partial(self._taken_over, head))
         self._head, self._progress = head, head.progress
         if head.staged is not None:
@@ -127,7 +128,13 @@ class Writer:
         if head is None:
             return None
         refuse_others(head, self._head)
+        self._refuse_other_key(head, self._patience.once)
         return head if head.staged is None else structs.replace(head, progress=head.staged.progress)
+
+    def _refuse_other_key(self, head: Head, call: Call) -> None:
+        """A chain of two keys would be proved by neither."""
+        if not key_fits(self._trail, call, last=head.batch, ends=head.hash):
+            raise TrailTakenError(trail=head.source, why=OTHER_KEY, remedy=USE_ITS_KEY)
 
     def _has_retired(self) -> bool:
         wanted = {"op": "sys", "sys.act": "retire"}
