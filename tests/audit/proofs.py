@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 
 def patience(trail: Trail) -> Patience:
-    return Patience(trail.source, trail.config, stopping=threading.Event())
+    return Patience(trail, stopping=threading.Event())
 
 
 def verify(trail: Trail, *, archives: tuple[Path, ...] = (), **options: Any) -> Report:
@@ -71,7 +71,7 @@ class Dying(Patience):
     """Lets so many calls through, and ends the process at the next: before it, or behind it."""
 
     def __init__(self, trail: Trail, calls: int, *, behind: bool) -> None:
-        super().__init__(trail.source, trail.config, stopping=threading.Event())
+        super().__init__(trail, stopping=threading.Event())
         self.calls = calls
         self.behind = behind
 
@@ -95,7 +95,7 @@ def erase(
 ) -> Erasure:
     """Erase a key of the table of the tests."""
     named = Archives.at(archives, source=trail.source) if archives else Archives(())
-    patient = patience or Patience(trail.source, trail.config, stopping=threading.Event())
+    patient = patience or Patience(trail, stopping=threading.Event())
     take_over = not trail.has_transactions()
     eraser = Eraser(trail, patient, named, take_over=take_over)
     said: dict[str, Any] = {"reason": "request 17", "by": "ann", **options}

@@ -101,7 +101,7 @@ def trail_of(uri: str, database: str, **said: Any) -> Trail:
 
 def writer_of(trail: Trail, *, pipeline: str = "trail") -> Writer:
     """A writer that is open."""
-    patience = Patience(trail.source, trail.config, stopping=threading.Event())
+    patience = Patience(trail, stopping=threading.Event())
     writer = Writer(trail, pipeline, patience=patience)
     writer.open()
     return writer

@@ -1,14 +1,19 @@
 """`penstock doctor` says of a trail's MongoDB what would keep it from being written or lasting."""
 
+import threading
 from contextlib import closing
+from functools import partial
 from typing import Any
 
 import pytest
 from pymongo import MongoClient
 
 from penstock.audit.doctor import doctor
+from penstock.audit.outages import Brief, Patience
+from penstock.audit.querying import Querier
 from penstock.audit.trail import Trail
 from penstock.checks import Check, Level
+from penstock.errors import AuditError, TrailUnavailableError
 from penstock.testing.servers import MongoReplicaSet, free_ports
 from tests.audit.support import row, trail_of, write
 
@@ -62,6 +67,17 @@ def test_a_mongodb_that_is_away_is_said_to_be(mongo_database: str) -> None:
     trail.close()
     (check,) = doctor("shop", "trail", trail.config)
     assert (check.name, check.ok) == ("reachable", False)
+    assert f"127.0.0.1:{port} refuses connections: nothing listens there" in check.detail
+    assert check.fix == "Start the server, or correct host and port in uri."
+    with closing(Trail("shop", trail.config)) as away:
+        waiting = Brief(away, stopping=threading.Event())
+        with pytest.raises(TrailUnavailableError) as told:
+            waiting.once(away.head)
+        with pytest.raises(TrailUnavailableError) as queried:
+            Querier(away).head()
+    for error in (told.value, queried.value):
+        assert f"127.0.0.1:{port} refuses connections" in str(error)
+        assert "Nothing was changed. Start the server" in str(error)
 
 
 def test_a_user_who_may_not_write_is_told_what_to_be_granted(
@@ -84,5 +100,24 @@ def test_a_user_who_may_not_write_is_told_what_to_be_granted(
         trail.close()
         found = {check.name: check for check in doctor("shop", "trail", trail.config)}
         assert found["rights"].ok is fine, found
-        assert ("grant readWrite on audit" in found["rights"].fix) is not fine
+        grant = f'grantRolesToUser("{user}", [{{role: "readWrite", db: "audit"}}])'
+        assert (grant in found["rights"].fix) is not fine
         assert "clusterMonitor" in found["durable"].fix
+    where = address.partition("/")[0]
+    wrong = trail_of(f"mongodb://reader:s3cret@{address}&authSource=admin", "audit")
+    nobody = trail_of(f"mongodb://{address}", "audit")
+    reader = trail_of(f"mongodb://reader:r@{address}&authSource=admin", "audit")
+    with closing(wrong), closing(nobody), closing(reader):
+        (check,) = doctor("shop", "trail", wrong.config)
+        assert f"MongoDB at {where} rejects the user name or password of 'reader'" in check.detail
+        assert "authSource" in check.fix
+        for trail, what, remedy in (
+            (wrong, "rejects the user name or password of 'reader'", "Correct uri"),
+            (nobody, f"MongoDB at {where} asks for a user, and uri has none", "createUser("),
+            (reader, "'reader' lacks a privilege at", grant.replace("writer", "reader")),
+        ):
+            waiting = Patience(trail, stopping=threading.Event())
+            with pytest.raises(AuditError, match=what) as told:
+                waiting.call(partial(trail.heads.insert_one, {}))
+            assert remedy in str(told.value)
+            assert "s3cret" not in str(told.value)

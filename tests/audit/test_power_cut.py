@@ -40,7 +40,7 @@ class Dying(Patience):
     """Dies at its call number `at`: before it, or once MongoDB has done what it asks."""
 
     def __init__(self, trail: Trail, *, at: int, done: bool) -> None:
-        super().__init__(trail.source, trail.config, stopping=threading.Event())
+        super().__init__(trail, stopping=threading.Event())
         self._left = at
         self._done = done
 

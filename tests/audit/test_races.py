@@ -75,7 +75,7 @@ def test_a_trail_that_was_narrowed_is_not_widened_again(trail: Trail) -> None:
     """What the others changed meanwhile is not in it."""
 
     def opened(*collections: str) -> Writer:
-        patience = Patience("shop", trail.config, stopping=threading.Event())
+        patience = Patience(trail, stopping=threading.Event())
         writer = Writer(trail, "trail", patience=patience, collections=collections)
         writer.open()
         return writer

@@ -166,7 +166,7 @@ def test_under_another_seal_key_nothing_is_added(trail: Trail) -> None:
         head = write(sealed, commit_of(1, 3))
         with pytest.raises(TrailTakenError, match="no batch has a hash that the configured"):
             writer_of(other)
-        waiting = Patience(other.source, other.config, stopping=threading.Event())
+        waiting = Patience(other, stopping=threading.Event())
         with pytest.raises(TrailTakenError, match="no batch has a hash"):
             Writer(other, "trail", patience=waiting).look()
         with pytest.raises(AuditError, match="Set seal_key to the key"):

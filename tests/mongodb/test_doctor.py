@@ -5,6 +5,7 @@ import importlib
 import json
 import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,7 +17,8 @@ from penstock.errors import ConfigError, SourceUnavailableError
 from penstock.sources.mongodb import doctor
 from penstock.sources.mongodb.deployment import Deployment
 from penstock.sources.mongodb.positions import MongoPosition, Server, Token
-from penstock.testing.servers import MongoReplicaSet, free_ports
+from penstock.testing.servers import MariaDbServer, MongoReplicaSet, free_ports
+from tests.access.certificates import Authority
 from tests.mongodb.support import config, reading, source
 
 source_module = importlib.import_module("penstock.sources.mongodb.source")
@@ -229,7 +231,7 @@ async def unreached(uri: str, **options: Any) -> str:
 
 @pytest.mark.slow
 async def test_where_no_mongodb_answers_the_host_the_port_and_the_cause_are_said(
-    mongo: MongoReplicaSet,
+    mongo: MongoReplicaSet, mariadb: MariaDbServer
 ) -> None:
     (free,) = free_ports(1)
     address = mongo.addresses[0]
@@ -247,6 +249,10 @@ async def test_where_no_mongodb_answers_the_host_the_port_and_the_cause_are_said
             f"{address} does not speak TLS as we do",
             "Correct tls in uri",
         ),
+        f"mongodb://127.0.0.1:{mariadb.port}": (
+            f"127.0.0.1:{mariadb.port} is no MongoDB",
+            "Correct host and port in uri",
+        ),
         "mongodb+srv://nowhere.invalid/": ("no hosts for nowhere.invalid", "mongodb+srv"),
     }
     options: dict[str, Any] = {"heartbeat_seconds": 0.2, "heartbeat_deadline_seconds": 0.5}
@@ -254,4 +260,40 @@ async def test_where_no_mongodb_answers_the_host_the_port_and_the_cause_are_said
         said = await unreached(uri, **options)
         for sentence in (*sentences, "tries again by itself"):
             assert sentence in said, said
+    gc.collect()
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
+async def test_a_certificate_that_does_not_fit_and_tls_on_one_side_are_told(
+    start_mongo: StartMongo, tmp_path: Path
+) -> None:
+    authority = Authority()
+    ca = tmp_path / "ca.pem"
+    ca.write_bytes(authority.certificate)
+    signed = authority.sign("db.test")  # and for 127.0.0.1
+    both = tmp_path / "server.pem"
+    both.write_bytes(signed.certificate + signed.key)
+    tls = ("--tlsMode", "allowTLS", "--tlsCertificateKeyFile", str(both))
+    mongo = start_mongo(extra_args=tls)
+    port = mongo.addresses[0].rpartition(":")[2]
+    options: dict[str, Any] = {"heartbeat_seconds": 0.2, "heartbeat_deadline_seconds": 0.5}
+
+    def uri(host: str, said: str) -> str:
+        return f"mongodb://{host}:{port}/?directConnection=true{said}"
+
+    untrusted = await unreached(uri("127.0.0.1", "&tls=true"), **options)
+    assert f"127.0.0.1:{port} has a certificate that is not trusted" in untrusted
+    assert "Correct tlsCAFile in uri" in untrusted
+    other = await unreached(uri("localhost", f"&tls=true&tlsCAFile={ca}"), **options)
+    assert f"localhost:{port} has a certificate that is for another name (Hostname" in other
+    assert "Correct the host in uri to a name that the certificate has" in other
+    with Client(mongo.uri) as client:
+        for mode in ("preferTLS", "requireTLS"):
+            client["admin"].command("setParameter", 1, tlsMode=mode)
+    trusted = uri("127.0.0.1", f"&tls=true&tlsCAFile={ca}")
+    assert (await doctor("shop", config(trusted)))[0].detail == "reached rs0"
+    plain = await unreached(uri("127.0.0.1", ""), **options)
+    assert f"127.0.0.1:{port} closes the connection at once" in plain
+    assert "Correct tls in uri if the server requires TLS" in plain
     gc.collect()

@@ -5,7 +5,7 @@ from pymongo import MongoClient
 from pymongo.errors import ConfigurationError
 from pymongo.hello import Hello
 from pymongo.server_description import ServerDescription
-from pymongo.topology_description import TopologyDescription, updated_topology_description
+from pymongo.topology_description import updated_topology_description
 
 from penstock.errors import ConfigError, PenstockError, SourceUnavailableError
 from penstock.mongo_causes import Address, not_reached
@@ -50,13 +50,6 @@ def test_what_the_driver_refuses_is_told_by_its_cause(
     assert "secret" not in str(found)
 
 
-class Described:
-    """A client, as far as it says what it knows of its servers."""
-
-    def __init__(self, topology_description: TopologyDescription) -> None:
-        self.topology_description = topology_description
-
-
 @pytest.mark.parametrize(
     ("server", "what"),
     [({"setName": "rs1", "hosts": ["db.test:1"]}, "the replica set 'rs1'"), ({}, "no replica set")],
@@ -67,12 +60,19 @@ def test_a_server_of_another_replica_set_than_uri_names_says_so(
     uri = "mongodb://db.test:1/?replicaSet=rs0&directConnection=true"
     client: MongoClient[dict[str, object]] = MongoClient(uri, connect=False)
     hello = Hello({"ok": 1, "isWritablePrimary": True, "maxWireVersion": 21, **server})
-    client_of = Described(
-        updated_topology_description(
-            client.topology_description, ServerDescription(("db.test", 1), hello)
-        )
+    seen = updated_topology_description(
+        client.topology_description, ServerDescription(("db.test", 1), hello)
     )
     client.close()
-    said, remedy = not_reached(client_of, Address.of(uri))
+    said, remedy = not_reached(seen, Address.of(uri))
     assert f"db.test:1 is in {what}, and not in the one that uri names" in said
     assert remedy == "Correct replicaSet in uri"
+
+
+def test_a_server_that_was_not_heard_of_yet_does_not_answer_and_is_no_secondary() -> None:
+    uri = "mongodb://db.test:1"
+    client: MongoClient[dict[str, object]] = MongoClient(uri, connect=False)
+    said, remedy = not_reached(client.topology_description, Address.of(uri))
+    client.close()
+    assert said == "MongoDB is not reached: db.test:1 does not answer in time"
+    assert "firewall" in remedy

@@ -232,7 +232,7 @@ def audit(uri: str, database: str, **said: Any) -> AuditPipelineConfig:
 
 
 def writer_of(trail: Trail, config: AuditPipelineConfig) -> Writer:
-    patience = Patience(config.source, config, stopping=threading.Event())
+    patience = Patience(trail, stopping=threading.Event())
     return Writer(trail, "p", patience=patience, collections=config.collections)
 
 
@@ -299,7 +299,9 @@ def test_a_plan_counts_what_a_run_would_bring_into_the_trail_first(
 
 def test_a_trail_that_is_away_is_told_and_what_to_do() -> None:
     away = audit("mongodb://127.0.0.1:1/", "audit", answer_seconds=0.2)
-    with pytest.raises(TrailUnavailableError, match=r"does not answer .* Nothing was changed"):
+    with pytest.raises(
+        TrailUnavailableError, match=r"127.0.0.1:1 refuses connections.* Nothing was changed"
+    ):
         begins("p", away, bounds(9))
 
 

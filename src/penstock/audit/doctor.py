@@ -6,7 +6,6 @@ from typing import Any
 from pymongo.errors import OperationFailure, PyMongoError
 
 from penstock.audit.config import TrailConfig
-from penstock.audit.outages import passes
 from penstock.audit.sealing import OTHER_KEY, USE_ITS_KEY, key_fits
 from penstock.audit.trail import Document, Trail
 from penstock.checks import Check, Level
@@ -22,15 +21,8 @@ def doctor(source: str, pipeline: str, config: TrailConfig) -> list[Check]:
     try:
         return list(_looked(trail, pipeline))
     except PyMongoError as error:
-        what = "does not answer" if passes(error) else "refuses us"
-        return [
-            Check(
-                name="reachable",
-                level=Level.ERROR,
-                detail=f"MongoDB {what} ({type(error).__name__})",
-                fix="start it, or correct the pipeline's uri; the log keeps what comes meanwhile",
-            )
-        ]
+        what, remedy = trail.cause(error)
+        return [Check(name="reachable", level=Level.ERROR, detail=what, fix=remedy)]
     finally:
         trail.close()
 
@@ -114,7 +106,7 @@ def _rights(trail: Trail) -> Check:
         detail=f"this user may not {', '.join(missing)} in {trail.config.database}"
         if missing
         else f"this user may write to {trail.config.database}",
-        fix=f"grant readWrite on {trail.config.database}" if missing else "",
+        fix=f"as an administrator, run in mongosh: {trail.grant()}" if missing else "",
     )
 
 

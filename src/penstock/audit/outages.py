@@ -2,7 +2,7 @@
 
 import threading
 from collections.abc import Callable
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 import structlog
 from pymongo.errors import (
@@ -14,13 +14,13 @@ from pymongo.errors import (
     WTimeoutError,
 )
 
-from penstock.audit.config import TrailConfig
+from penstock.audit.trail import Trail
 from penstock.client import patience
 from penstock.client.patience import StoppedError
 from penstock.errors import AuditError, TrailUnavailableError
 from penstock.telemetry import AUDIT_CIRCUIT_OPEN, AUDIT_RETRIES
 
-__all__ = ["Brief", "Patience", "StoppedError", "passes", "refused"]
+__all__ = ["Brief", "Patience", "StoppedError", "passes", "refused", "unavailable"]
 
 logger = structlog.get_logger(__name__)
 T = TypeVar("T")
@@ -74,15 +74,21 @@ def passes(error: PyMongoError) -> bool:
     return isinstance(error, OperationFailure) and error.code in _CODES
 
 
-def refused(trail: str, error: PyMongoError) -> AuditError:
-    """What an error that does not pass says, without the server's text: it may hold a document."""
-    details: dict[str, Any] = getattr(error, "details", None) or {}
-    name: Any = details.get("codeName") or f"code {getattr(error, 'code', None)}"
-    return AuditError(
-        f"trail of {trail}: MongoDB refuses ({type(error).__name__}, {name}). What is in the trail "
-        f"is safe, and the log keeps what comes. Correct the pipeline's uri, or what its user may "
-        f"do: it needs readWrite on the database."
+def refused(trail: Trail, error: PyMongoError, *, role: str = "readWrite") -> AuditError:
+    """What an error that does not pass says; `role` is what was needed on the database."""
+    what, remedy = trail.cause(error, role=role)
+    safe = (
+        "What is in the trail is safe, and the log keeps what comes"
+        if role == "readWrite"
+        else "Nothing was changed"
     )
+    return AuditError(f"trail of {trail.source}: {what}. {safe}. {remedy}")
+
+
+def unavailable(trail: Trail, error: PyMongoError, *, done: str) -> TrailUnavailableError:
+    """What an error that passes says to who does not wait; `done` is what became of it all."""
+    what, remedy = trail.cause(error)
+    return TrailUnavailableError(f"trail of {trail.source}: {what}. {done} {remedy}")
 
 
 class Patience(patience.Patience):
@@ -90,38 +96,35 @@ class Patience(patience.Patience):
 
     errors = PyMongoError
 
-    def __init__(
-        self,
-        trail: str,
-        config: TrailConfig,
-        *,
-        stopping: threading.Event,
-    ) -> None:
-        super().__init__(config, stopping=stopping)
+    def __init__(self, trail: Trail, *, stopping: threading.Event) -> None:
+        super().__init__(trail.config, stopping=stopping)
         self._trail = trail
-        self._config = config
-        AUDIT_CIRCUIT_OPEN.labels(trail).set(0)
+        self._config = trail.config
+        AUDIT_CIRCUIT_OPEN.labels(trail.source).set(0)
 
     def judge(self, error: Exception) -> AuditError | None:
         assert isinstance(error, PyMongoError)
         return None if passes(error) else refused(self._trail, error)
 
     def failed(self, error: Exception) -> None:  # noqa: ARG002
-        AUDIT_RETRIES.labels(self._trail).inc()
+        AUDIT_RETRIES.labels(self._trail.source).inc()
 
     def opened(self, error: Exception, failures: int) -> None:
+        assert isinstance(error, PyMongoError)
+        why, remedy = self._trail.cause(error)
         logger.warning(
             "the audit trail's MongoDB does not answer; the log keeps what comes",
-            trail=self._trail,
-            error=type(error).__name__,
+            trail=self._trail.source,
+            why=why,
+            remedy=remedy,
             attempts=failures,
             wait_seconds=self._config.circuit_seconds,
         )
-        AUDIT_CIRCUIT_OPEN.labels(self._trail).set(1)
+        AUDIT_CIRCUIT_OPEN.labels(self._trail.source).set(1)
 
     def closed(self) -> None:
-        logger.warning("the audit trail is written again", trail=self._trail)
-        AUDIT_CIRCUIT_OPEN.labels(self._trail).set(0)
+        logger.warning("the audit trail is written again", trail=self._trail.source)
+        AUDIT_CIRCUIT_OPEN.labels(self._trail.source).set(0)
 
     def once(self, act: Callable[[], T]) -> T:
         """What `act` returns at the first attempt. Raises TrailUnavailableError, or AuditError."""
@@ -129,10 +132,7 @@ class Patience(patience.Patience):
             return act()
         except PyMongoError as error:
             if passes(error):
-                raise TrailUnavailableError(
-                    f"trail of {self._trail}: MongoDB does not answer ({type(error).__name__}). "
-                    f"Nothing was changed. Try again when it does."
-                ) from None
+                raise unavailable(self._trail, error, done="Nothing was changed.") from None
             raise refused(self._trail, error) from None
 
 
@@ -153,7 +153,5 @@ class Brief(Patience):
         except PyMongoError as error:
             if not passes(error):
                 raise refused(self._trail, error) from None
-            raise TrailUnavailableError(
-                f"trail of {self._trail}: MongoDB does not answer ({type(error).__name__}). What "
-                f"was done before is done; run this again when it answers, and it goes on."
-            ) from None
+            done = "What was done before is done; run this again, and it goes on."
+            raise unavailable(self._trail, error, done=done) from None

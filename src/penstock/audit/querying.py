@@ -23,12 +23,12 @@ from pymongo.errors import ExecutionTimeout, NetworkTimeout, PyMongoError
 
 from penstock.audit.cursors import Cursor
 from penstock.audit.filters import Conditions, Filters, Order, conditions
-from penstock.audit.outages import passes
+from penstock.audit.outages import passes, refused, unavailable
 from penstock.audit.plans import Index, Part, Times, by_time, parts_of
 from penstock.audit.records import Record
 from penstock.audit.trail import TOLERANT, Document, Head, Trail, head_of
 from penstock.audit.writing import SPILL_BYTES
-from penstock.errors import AuditError, TrailMissingError, TrailSlowError, TrailUnavailableError
+from penstock.errors import AuditError, TrailMissingError, TrailSlowError
 
 QUERY_SECONDS: Final = 30.0
 """A page, or a piece of what is spilled, that takes longer is given up."""
@@ -76,7 +76,7 @@ class Querier:
                 self._trail.client.admin.command("ping")
         except PyMongoError as error:
             if error.timeout or passes(error):
-                raise self._unavailable(error) from None
+                raise unavailable(self._trail, error, done="Nothing was changed.") from None
             raise self._refusal(error, seconds) from None
 
     def head(self) -> Head:
@@ -269,27 +269,14 @@ class Querier:
             raise self._refusal(error, seconds) from None
 
     def _refusal(self, error: PyMongoError, seconds: float) -> AuditError:
-        kind, trail = type(error).__name__, f"trail of {self.source}"
         if isinstance(error, ExecutionTimeout | NetworkTimeout):
             return TrailSlowError(
-                f"{trail}: MongoDB did not answer within {seconds:g} s, and the query was "
-                f"given up. Nothing was changed. Ask for less: a table, a key, a day."
+                f"trail of {self.source}: MongoDB did not answer within {seconds:g} s, and the "
+                f"query was given up. Nothing was changed. Ask for less: a table, a key, a day."
             )
         if passes(error):
-            return self._unavailable(error)
-        details: Document = getattr(error, "details", None) or {}
-        name = details.get("codeName") or f"code {getattr(error, 'code', None)}"
-        # Not the server's text: it may hold a document.
-        return AuditError(
-            f"{trail}: MongoDB refuses ({kind}, {name}). Nothing was changed. Its user needs the "
-            f"role `read` on the database; and the indexes are those that the pipeline makes."
-        )
-
-    def _unavailable(self, error: PyMongoError) -> TrailUnavailableError:
-        return TrailUnavailableError(
-            f"trail of {self.source}: MongoDB does not answer ({type(error).__name__}). Nothing "
-            f"was changed. Try again when it does."
-        )
+            return unavailable(self._trail, error, done="Nothing was changed.")
+        return refused(self._trail, error, role="read")
 
     def _head(self, session: ClientSession) -> Head:
         found = self._trail.heads.find_one({"_id": self.source}, session=session)

@@ -19,6 +19,7 @@ from pymongo.write_concern import WriteConcern
 from penstock.audit.chain import NO_BATCH
 from penstock.audit.config import TrailConfig
 from penstock.errors import ConfigError, TrailHeadError
+from penstock.mongo_causes import Address, cause, granting
 
 Document = dict[str, Any]
 RAW: Final = CodecOptions(
@@ -96,7 +97,8 @@ class Trail:
         except (PyMongoError, ValueError) as error:
             raise ConfigError(
                 f"the uri of the audit trail of {source} is not a MongoDB connection string "
-                f"({type(error).__name__}). Nothing was written."
+                f"({type(error).__name__}). Nothing was written. Correct it; a special character "
+                f"in the password is written as %XX."
             ) from None
         self.database: Database[Document] = self.client.get_database(
             config.database,
@@ -109,6 +111,23 @@ class Trail:
         self.spilled = self._collection("_spilled")
         self.retired = self._collection("_retired")
         self.heads: Collection[Document] = self.database[config.offsets]
+
+    def cause(self, error: PyMongoError, *, role: str = "readWrite") -> tuple[str, str]:
+        """What happened, and the next step; `role` is what the user needs on the database."""
+        return cause(
+            error,
+            self.client.topology_description,
+            self._address,
+            granting=self.grant(role),
+        )
+
+    def grant(self, role: str = "readWrite") -> str:
+        """The mongosh command that gives the user of `uri` a role on the database."""
+        return granting(self._address, [(role, self.config.database)])
+
+    @property
+    def _address(self) -> Address:
+        return Address.of(self.config.uri.get_secret_value())
 
     def _collection(self, ending: str) -> Collection[Document]:
         return self.database[self.config.records + ending]

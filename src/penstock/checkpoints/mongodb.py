@@ -13,12 +13,14 @@ from pymongo import AsyncMongoClient
 from pymongo.asynchronous.collection import AsyncCollection
 from pymongo.errors import (
     AutoReconnect,
+    ConfigurationError,
     ConnectionFailure,
     DuplicateKeyError,
     ExecutionTimeout,
     NetworkTimeout,
     OperationFailure,
     PyMongoError,
+    ServerSelectionTimeoutError,
     WTimeoutError,
 )
 from pymongo.read_concern import ReadConcern
@@ -26,7 +28,6 @@ from pymongo.write_concern import WriteConcern
 
 from penstock.checkpoints.config import CheckpointConfig
 from penstock.checkpoints.record import pack, unpack
-from penstock.checkpoints.tls import untrusted_because
 from penstock.errors import (
     CheckpointConflictError,
     CheckpointError,
@@ -35,6 +36,7 @@ from penstock.errors import (
     CheckpointUntrustedError,
     ConfigError,
 )
+from penstock.mongo_causes import Address, cause, granting, is_unresolved, is_untrusted
 from penstock.ports import Checkpoint, Kept
 
 Document = dict[str, Any]
@@ -123,32 +125,29 @@ class MongoCheckpoints:
         except (PyMongoError, ValueError) as error:
             raise ConfigError(
                 f"checkpoint.uri is not a MongoDB connection string ({type(error).__name__}). "
-                f"Nothing was published."
+                f"Nothing was published. Correct it; a special character in the password is "
+                f"written as %XX."
             ) from None
 
     def _translated(self, error: PyMongoError) -> CheckpointError:
-        """Without the server's text, which may hold a host or a user."""
-        if isinstance(error, _PASSING) or error.timeout or not isinstance(error, OperationFailure):
-            return self._untrusted() or CheckpointUnavailableError(
-                f"MongoDB does not answer ({type(error).__name__}). Capture goes on, the positions "
-                f"in the log are safe, and publishing is tried again. Is [checkpoint] uri up?"
+        """Without the server's text, which may hold a user."""
+        assert self._config.uri is not None
+        address = Address.of(self._config.uri.get_secret_value())
+        grant = granting(address, [("readWrite", self._config.database)])
+        assert self._client is not None
+        seen = self._client.topology_description
+        what, remedy = cause(error, seen, address, granting=grant)
+        if isinstance(error, ServerSelectionTimeoutError) and is_untrusted(seen):
+            return CheckpointUntrustedError(what, remedy=f"In [checkpoint]: {remedy}")
+        passing = isinstance(error, _PASSING) or error.timeout
+        if isinstance(error, ConfigurationError):
+            passing = is_unresolved(error, address)
+        if passing or not isinstance(error, ConfigurationError | OperationFailure):
+            return CheckpointUnavailableError(
+                f"{what}. Capture goes on, the positions in the log are safe, and publishing is "
+                f"tried again. In [checkpoint]: {remedy}"
             )
-        name = (error.details or {}).get("codeName") or f"code {error.code}"
         return CheckpointStoreError(
-            f"MongoDB refuses: {name}. Nothing was published, and the positions in the log are "
-            f"safe. Correct [checkpoint], or what its user may do: it needs readWrite on the "
-            f"database."
-        )
-
-    def _untrusted(self) -> CheckpointUntrustedError | None:
-        """Whether every member is known, and none asked since its certificate is not trusted."""
-        if self._client is None:
-            return None
-        members = self._client.topology_description.server_descriptions().values()
-        whys = [untrusted_because(str(member.error)) for member in members]
-        if not whys or not all(whys):
-            return None
-        return CheckpointUntrustedError(
-            f"the store's certificate is not trusted: {whys[0]}",
-            remedy="Correct tlsCAFile in [checkpoint] uri, or the store's own certificate",
+            f"{what}. Nothing was published, and the positions in the log are safe. In "
+            f"[checkpoint]: {remedy}"
         )

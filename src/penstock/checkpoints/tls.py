@@ -28,15 +28,6 @@ _UNTRUSTED: Final = {
 _UNSIGNED: Final = "no certificate authority that we know has signed it"
 
 
-_SAID: Final = {
-    "certificate is not yet valid": 9,
-    "certificate has expired": 10,
-    "Hostname mismatch": 62,
-    "IP address mismatch": 64,
-}
-"""How a library that keeps only OpenSSL's text for a code says it."""
-
-
 class TlsFiles(Struct, frozen=True, kw_only=True):
     """What we go by and what we show, as PEM files."""
 
@@ -84,11 +75,3 @@ def untrusted(
     except OSError:
         pass  # it does not answer at all, or waits to be asked, as it should
     return None
-
-
-def untrusted_because(text: str) -> str | None:
-    """Why a store's certificate is not trusted, from an error's text; None if it says no such
-    thing. Nothing of the text is quoted."""
-    if "CERTIFICATE_VERIFY_FAILED" not in text:
-        return None
-    return next((_UNTRUSTED[code] for said, code in _SAID.items() if said in text), _UNSIGNED)

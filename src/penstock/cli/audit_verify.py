@@ -56,7 +56,7 @@ def opened(config: Path, name: str, *, as_json: bool) -> "Generator[tuple[Trail,
 
     logs.configure(as_json=as_json, process="audit")
     with open_trail(config, name) as trail:
-        yield trail, Brief(trail.source, trail.config, stopping=threading.Event())
+        yield trail, Brief(trail, stopping=threading.Event())
 
 
 def archives_of(folders: list[Path] | None, source: str) -> "Archives":

@@ -11,7 +11,7 @@ from msgspec import to_builtins
 from pymongo.errors import PyMongoError
 
 from penstock.audit.config import TrailConfig
-from penstock.audit.outages import passes, refused
+from penstock.audit.outages import passes, refused, unavailable
 from penstock.audit.points import Place, place_of
 from penstock.audit.trail import Trail
 from penstock.cli import output, restoring
@@ -19,7 +19,7 @@ from penstock.cli.config import Settings, missing_extra
 from penstock.cli.restore_asked import DOUBTS, Asked, Written
 from penstock.cli.restoring import Tick
 from penstock.cli.steps import Doing, steps
-from penstock.errors import AuditError, ConfigError, TrailUnavailableError
+from penstock.errors import AuditError, ConfigError
 
 if TYPE_CHECKING:
     from penstock.sources.mysql.restoring.server import Target
@@ -55,11 +55,9 @@ def _translating(trail: Trail) -> Generator[None]:
         yield
     except PyMongoError as error:
         if passes(error):
-            raise TrailUnavailableError(
-                f"trail of {trail.source}: its MongoDB does not answer ({type(error).__name__}). "
-                f"What was not committed was rolled back; run the command again."
-            ) from None
-        raise refused(trail.source, error) from None
+            done = "What was not committed was rolled back; run the command again."
+            raise unavailable(trail, error, done=done) from None
+        raise refused(trail, error) from None
 
 
 class Job:

@@ -45,11 +45,11 @@ class CheckpointUntrustedError(CheckpointStoreError):
         why: str,
         *,
         remedy: str = "Correct ca, certificate and key of [checkpoint], or the store's own "
-        "certificate",
+        "certificate.",
     ) -> None:
         super().__init__(
             f"the store of published copies cannot be asked: {why}. Nothing was published, and "
-            f"the positions in the log are safe. {remedy}."
+            f"the positions in the log are safe. {remedy}"
         )
 
 

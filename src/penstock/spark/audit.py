@@ -97,7 +97,7 @@ class AuditTarget:
         self._after: Progress | None = None
         """Where the next batch begins."""
         self._trail = Trail(config.source, config)
-        self._patience = Patience(config.source, config, stopping=stopping)
+        self._patience = Patience(self._trail, stopping=stopping)
         self._writer: Writer | None = None
 
     def start(self, bounds: Bounds, whole: Callable[[], Bounds] | None = None) -> Progress:
@@ -233,7 +233,7 @@ def beginning_of_trail(
     asked once: TrailUnavailableError where it does not answer."""
     trail = Trail(config.source, config)
     try:
-        patience = Patience(config.source, config, stopping=threading.Event())
+        patience = Patience(trail, stopping=threading.Event())
         writer = Writer(trail, pipeline, patience=patience, collections=config.collections)
         head = writer.look()
     finally:

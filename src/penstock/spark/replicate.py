@@ -33,11 +33,11 @@ from typing import TYPE_CHECKING, Any, Final
 from msgspec import structs
 
 from penstock.client.patience import StoppedError
-from penstock.errors import DestinationError, IncompleteCommitError
+from penstock.errors import IncompleteCommitError
 from penstock.ports import Bounds
 from penstock.progress import Progress
 from penstock.spark.config import ReplicatePipelineConfig
-from penstock.spark.replica.destination import Destination, ReplicaPatience
+from penstock.spark.replica.destination import Destination, ReplicaPatience, away
 from penstock.spark.replica.place import Place, decide_start
 from penstock.spark.replica.steps import Done, Steps, refused_of, steps_of
 from penstock.spark.table.chunk import INPUT_COLUMNS, Collected
@@ -196,12 +196,8 @@ def beginning_of_replica(
     try:
         found = destination.standing()
     except destination.errors as error:
-        raise destination.judge(error) or DestinationError(
-            pipeline=pipeline,
-            what=f"its destination does not answer ({type(error).__name__}), and only there it is "
-            f"written where a run would begin",
-            remedy="See that it can be reached from here, then ask again. A run would wait for it.",
-        ) from None
+        then = "Only there it is written where a run would begin; a run would wait for it."
+        raise away(pipeline, destination, error, then) from None
     place = _decided(pipeline, config, bounds, whole, found.place, found.tables, found.gone)
     return Beginning(
         after=place.progress, stood=None if found.place is None else found.place.progress

@@ -875,4 +875,4 @@ class ReplicaContract:
         config = replica.config(uri=uri, answer_seconds=0.3)
         with pytest.raises(DestinationError, match="its destination does not answer") as told:
             begins("p", config, bounds())
-        assert "See that it can be reached from here" in str(told.value)
+        assert "a run would wait for it" in str(told.value)

@@ -1,6 +1,5 @@
 """The server at the other end: how to reach it, who it is and what it can."""
 
-import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,6 +9,7 @@ from pymongo.errors import OperationFailure, PyMongoError
 from pymongo.monitoring import ServerHeartbeatListener
 
 from penstock.errors import ConfigError
+from penstock.mongo_causes import granting
 from penstock.sources.mongodb.config import MongoSourceConfig
 from penstock.sources.mongodb.positions import Server
 
@@ -116,22 +116,12 @@ async def _replica_set_id(client: Client) -> str | None:
 def grant_command(config: MongoSourceConfig) -> str:
     """The mongosh commands that give the user of `uri` what capture needs and no more; without a
     user in it, they create one."""
-    read = (
-        f'{{role: "read", db: "{config.database}"}}'
-        if config.database is not None
-        else '{role: "readAnyDatabase", db: "admin"}'
-    )
-    admin, address = 'db.getSiblingDB("admin")', config.address
-    roles = f'[{read}, {{role: "penstockCapture", db: "admin"}}]'
+    read = ("readAnyDatabase", "admin") if config.database is None else ("read", config.database)
+    admin = 'db.getSiblingDB("admin")'
     role = (
         f'{admin}.getRole("penstockCapture") || '
         f'{admin}.createRole({{role: "penstockCapture", privileges: ['
         '{resource: {cluster: true}, actions: ["replSetGetConfig"]}, '
         '{resource: {db: "local", collection: "oplog.rs"}, actions: ["find"]}], roles: []}); '
     )
-    if address.user is None:
-        return (
-            f'{role}{admin}.createUser({{user: "penstock", pwd: passwordPrompt(), roles: {roles}}})'
-        )
-    where = f"db.getSiblingDB({json.dumps(address.database)})"
-    return f"{role}{where}.grantRolesToUser({json.dumps(address.user)}, {roles})"
+    return role + granting(config.address, [read, ("penstockCapture", "admin")])

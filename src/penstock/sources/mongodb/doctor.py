@@ -8,7 +8,7 @@ from pymongo.errors import OperationFailure, PyMongoError
 from penstock.checks import Check, Level
 from penstock.errors import PenstockError
 from penstock.event import ClusterTime
-from penstock.mongo_causes import UNAUTHORIZED, code_name
+from penstock.mongo_causes import UNAUTHORIZED, code_name, lacks
 from penstock.sources.mongodb.config import MongoSourceConfig
 from penstock.sources.mongodb.cursor import ChangeCursor, Patience, pipeline_of
 from penstock.sources.mongodb.deployment import (
@@ -19,7 +19,7 @@ from penstock.sources.mongodb.deployment import (
     grant_command,
     obstacle,
 )
-from penstock.sources.mongodb.failures import lacks, translated
+from penstock.sources.mongodb.failures import translated
 from penstock.sources.mongodb.positions import parse_position
 from penstock.sources.mongodb.snapshot import collections, unmatched
 
@@ -119,7 +119,7 @@ async def _privileges(
         return Check(
             name="privileges",
             level=Level.ERROR,
-            detail=f"cannot read changes: {lacks(config)} ({code_name(error)})",
+            detail=f"cannot read changes: {lacks(config.address)} ({code_name(error)})",
             fix=f"as an administrator, run in mongosh: {grant_command(config)}",
         )
     finally:

@@ -12,7 +12,6 @@ from pymongo.errors import (
     ExecutionTimeout,
     OperationFailure,
     PyMongoError,
-    ServerSelectionTimeoutError,
 )
 
 from penstock.errors import (
@@ -25,10 +24,10 @@ from penstock.errors import (
 from penstock.mongo_causes import (
     UNAUTHORIZED,
     WRONG_LOGIN,
+    Address,
+    cause,
     code_name,
-    not_reached,
-    refused,
-    wrong_login,
+    is_unresolved,
 )
 from penstock.sources.mongodb.config import MongoSourceConfig
 from penstock.sources.mongodb.deployment import Client, grant_command
@@ -75,61 +74,24 @@ def translated(
 ) -> PenstockError:
     """Our error for what the driver raised; `client` is the one that it came from."""
     address = config.address
-    if isinstance(error, ServerSelectionTimeoutError) and client is not None:
-        what, remedy = not_reached(client, address)
-        return SourceUnavailableError(f"{source}: {what}. {_ON} {remedy}.")
-    if isinstance(error, ConnectionFailure | ExecutionTimeout):
-        return SourceUnavailableError(
-            f"{source}: MongoDB at {address.hosts} does not answer, or broke off "
-            f"({type(error).__name__}). {_ON}"
-        )
-    if isinstance(error, ConfigurationError):
-        return _refused(source, config, error)
-    if not isinstance(error, OperationFailure):
-        return SourceError(
-            f"{source}: the MongoDB driver failed ({type(error).__name__}). Capture has stopped "
-            f"and nothing was skipped."
-        )
-    if error.code in WRONG_LOGIN:
-        what, remedy = wrong_login(error, address)
-        return ConfigError(f"{source}: {what}. Nothing was skipped. {remedy}.")
-    if error.code == UNAUTHORIZED:
-        return ConfigError(
-            f"{source}: {lacks(config)} ({code_name(error)}). Nothing was skipped. As an "
-            f"administrator, run in mongosh: {grant_command(config)}"
-        )
-    if error.code in _RESUMABLE_CODES or any(map(error.has_error_label, _RESUMABLE_LABELS)):
-        return SourceUnavailableError(
-            f"{source}: MongoDB at {address.hosts} broke off with {code_name(error)}. {_ON}"
-        )
+    seen = None if client is None else client.topology_description
+    what, remedy = cause(error, seen, address, granting=grant_command(config))
+    if _passes(error, address):
+        return SourceUnavailableError(f"{source}: {what}. {_ON} {remedy}")
+    code = error.code if isinstance(error, OperationFailure) else None
+    if isinstance(error, ConfigurationError) or code in {*WRONG_LOGIN, UNAUTHORIZED}:
+        return ConfigError(f"{source}: {what}. Nothing was skipped. {remedy}")
     return SourceError(
-        f"{source}: MongoDB at {address.hosts} answered {code_name(error)}. Capture has stopped "
-        f"and nothing was skipped. Look the code up in the server's log, then start the source "
-        f"again."
+        f"{source}: {what}. Capture has stopped and nothing was skipped. {remedy} Then start the "
+        f"source again."
     )
 
 
-def _refused(source: str, config: MongoSourceConfig, error: ConfigurationError) -> PenstockError:
-    address = config.address
-    found = refused(error, address)
-    if found is not None:
-        what, remedy = found
-        return ConfigError(f"{source}: {what}. Nothing was skipped. {remedy}.")
-    if config.uri.get_secret_value().startswith("mongodb+srv://"):
-        return SourceUnavailableError(
-            f"{source}: the name service knows no hosts for {address.hosts}, which uri asks it for "
-            f"(mongodb+srv). {_ON} Correct the host in uri, or the name service of this machine."
-        )
-    return ConfigError(
-        f"{source}: the MongoDB driver refuses what uri says of {address.hosts}. Nothing was "
-        f"skipped. Correct the options in uri; the driver's own words may quote a password."
-    )
-
-
-def lacks(config: MongoSourceConfig) -> str:
-    """That who we are may not do what was asked."""
-    address = config.address
-    if address.user is None and address.database == "admin":
-        return f"MongoDB at {address.hosts} asks for a user, and uri has none"
-    who = "the user of uri" if address.user is None else repr(address.user)
-    return f"{who} lacks a privilege at {address.hosts}"
+def _passes(error: PyMongoError, address: Address) -> bool:
+    if isinstance(error, ConnectionFailure | ExecutionTimeout):
+        return True
+    if isinstance(error, ConfigurationError):
+        return is_unresolved(error, address)
+    if not isinstance(error, OperationFailure) or error.code in {*WRONG_LOGIN, UNAUTHORIZED}:
+        return False
+    return error.code in _RESUMABLE_CODES or any(map(error.has_error_label, _RESUMABLE_LABELS))

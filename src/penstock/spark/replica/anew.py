@@ -111,6 +111,10 @@ class Anew(ABC):
         """As `Destination.judge`."""
         return unkept(self._pipeline, error)
 
+    def cause(self, error: Exception) -> tuple[str, str]:
+        """As `Destination.cause`; `judge` says all of it."""
+        return str(self.judge(error)), ""
+
     def claim(self, decide: Decide) -> Place:
         """As `Destination.claim`, of a pipeline that begins."""
         return decide(None, {}, ())

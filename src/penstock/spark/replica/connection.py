@@ -2,23 +2,25 @@
 
 from contextlib import AbstractContextManager
 from typing import Any, Final
+from urllib.parse import unquote, urlsplit
 
 import pymongo
 from pymongo import MongoClient
 from pymongo.errors import (
-    BulkWriteError,
     ConfigurationError,
-    ConnectionFailure,
     InvalidURI,
     OperationFailure,
     PyMongoError,
+    ServerSelectionTimeoutError,
 )
 from pymongo.read_concern import ReadConcern
 from pymongo.read_preferences import ReadPreference
+from pymongo.topology_description import TopologyDescription
 from pymongo.write_concern import WriteConcern
 
 from penstock.audit.outages import passes
 from penstock.errors import ConfigError, DestinationError
+from penstock.mongo_causes import Address, cause, granting, is_untrusted
 from penstock.spark.config import ReplicatePipelineConfig
 from penstock.spark.replica.destination import PLACES, REJECTS, TABLES
 from penstock.spark.replica.documents import CODEC
@@ -30,8 +32,6 @@ LIFETIME_SECONDS: Final = 60.0
 _UNHURRIED_SECONDS: Final = 7 * 86400.0
 """No transaction lasts so long."""
 _NAMESPACE_EXISTS: Final = 48
-_UNTRUSTED: Final = "certificate verify failed"
-"""OpenSSL's; a driver that finds no server says of each why, and gives no code."""
 
 
 def connect(pipeline: str, config: ReplicatePipelineConfig) -> MongoClient[Document]:
@@ -131,24 +131,19 @@ def unhurried() -> AbstractContextManager[None]:
     return pymongo.timeout(_UNHURRIED_SECONDS)
 
 
-def refusal_of(pipeline: str, error: PyMongoError) -> DestinationError | None:
-    """What an error that does not pass says; None for one that does."""
-    if isinstance(error, ConnectionFailure) and _UNTRUSTED in str(error):
-        return DestinationError(
-            pipeline=pipeline,
-            what=f"the server's certificate is not trusted ({type(error).__name__}, {_UNTRUSTED})",
-            remedy="Correct the pipeline's ca, or its uri: its host must be the certificate's.",
-        )
-    if passes(error):
-        return None
-    details: Document = getattr(error, "details", None) or {}
-    named: Any = details.get("codeName") or f"code {getattr(error, 'code', None)}"
-    if isinstance(error, BulkWriteError):
-        wrong: list[Document] = error.details.get("writeErrors") or [{}]
-        named = f"code {wrong[0].get('code')}"
-    return DestinationError(
-        pipeline=pipeline,
-        what=f"the destination refuses ({type(error).__name__}, {named})",
-        remedy="Correct the pipeline's uri, or what its user may do: it needs readWrite on "
-        "the database.",
-    )
+def cause_of(
+    config: ReplicatePipelineConfig, error: PyMongoError, seen: TopologyDescription | None
+) -> tuple[str, str]:
+    """What happened, and the next step; `seen` is what the client knew of its servers."""
+    uri = config.uri.get_secret_value()
+    own = {"tls": "tls", "ca": "ca"} if config.tls is not None else {}
+    address = Address.of(uri, **own)
+    database = config.database or unquote(urlsplit(uri).path.strip("/"))
+    return cause(error, seen, address, granting=granting(address, [("readWrite", database)]))
+
+
+def lasts(error: PyMongoError, seen: TopologyDescription | None) -> bool:
+    """Whether trying again does not help."""
+    if isinstance(error, ServerSelectionTimeoutError) and seen is not None:
+        return is_untrusted(seen)
+    return not passes(error)

@@ -8,7 +8,12 @@ import structlog
 from msgspec import Struct
 
 from penstock.client.patience import Patience
-from penstock.errors import PenstockError, PipelineChangedError, SupersededPipelineError
+from penstock.errors import (
+    DestinationError,
+    PenstockError,
+    PipelineChangedError,
+    SupersededPipelineError,
+)
 from penstock.spark.config import ReplicatePipelineConfig
 from penstock.spark.replica.place import Place, Stream
 from penstock.spark.replica.steps import Done, EntriesAt, Step
@@ -35,6 +40,19 @@ class Standing(Struct, frozen=True, kw_only=True):
     gone: Collection[str] = ()
 
 
+def away(pipeline: str, destination: "Destination", error: Exception, then: str) -> PenstockError:
+    """What one of a destination's errors says to who does not wait for it to pass; `then` is a
+    sentence on what that means to them."""
+    if (refused := destination.judge(error)) is not None:
+        return refused
+    what, remedy = destination.cause(error)
+    return DestinationError(
+        pipeline=pipeline,
+        what=f"its destination does not answer: {what}",
+        remedy=f"{remedy} {then}",
+    )
+
+
 class Destination(Protocol):
     """A database, in a transaction at a time. Blocks; one thread calls it."""
 
@@ -50,6 +68,10 @@ class Destination(Protocol):
 
     def judge(self, error: Exception) -> PenstockError | None:
         """What an error says that does not pass by itself; None for one that does."""
+        ...
+
+    def cause(self, error: Exception) -> tuple[str, str]:
+        """What happened, with where, and the next step as a sentence; for one that passes too."""
         ...
 
     def claim(self, decide: Decide) -> Place:
@@ -138,10 +160,12 @@ class ReplicaPatience(Patience):
         """The destination has forgotten its connection by itself."""
 
     def opened(self, error: Exception, failures: int) -> None:
+        why, remedy = self._destination.cause(error)
         logger.warning(
             "the pipeline's destination does not answer; the log keeps what comes",
             pipeline=self._pipeline,
-            error=type(error).__name__,
+            why=why,
+            remedy=remedy,
             attempts=failures,
             wait_seconds=self._config.circuit_seconds,
         )

@@ -62,6 +62,12 @@ class Values(NamedTuple):
     column: Column
 
 
+CORRECT_IT: Final = (
+    "Correct what it names, the pipeline's uri, its files for TLS, or what its user may do: it "
+    "creates and alters tables, and reads and writes them."
+)
+
+
 class Dialect(Protocol):
     """A database server's SQL. Cursors are DB-API's, with `%s` for a value.
 
@@ -103,8 +109,9 @@ class Dialect(Protocol):
         """Whether a column cannot be added because there is one of its name."""
         ...
 
-    def code_of(self, error: Exception) -> str:
-        """What the server calls an error; without its text, which may quote a value."""
+    def cause(self, error: Exception) -> tuple[str, str]:
+        """What happened, with where, and the next step as a sentence; without the server's text,
+        which may quote a value."""
         ...
 
     def own_tables(self) -> Iterable[str]:

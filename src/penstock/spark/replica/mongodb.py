@@ -19,19 +19,21 @@ from pymongo import MongoClient
 from pymongo.client_session import ClientSession
 from pymongo.errors import PyMongoError
 from pymongo.read_concern import ReadConcern
+from pymongo.topology_description import TopologyDescription
 from pymongo.write_concern import WriteConcern
 
 from penstock.errors import DestinationError, PenstockError
 from penstock.spark.config import ReplicatePipelineConfig
 from penstock.spark.replica.attempts import Attempts
 from penstock.spark.replica.connection import (
+    cause_of,
     checked,
     connect,
     database_of,
+    lasts,
     lifetime_seconds,
     make,
     prepare,
-    refusal_of,
     unhurried,
 )
 from penstock.spark.replica.destination import (
@@ -87,18 +89,36 @@ class MongoDestination:
         self._pipeline = pipeline
         self._config = config
         self._client: MongoClient[Document] | None = None
+        self._seen: TopologyDescription | None = None
+        """What the last client knew of its servers."""
         self._known = Known()
         self._attempts = Attempts(pipeline)
 
     def judge(self, error: Exception) -> PenstockError | None:
         """As `Destination.judge`."""
         assert isinstance(error, PyMongoError)
-        return self._attempts.refusal_of(error) or refusal_of(self._pipeline, error)
+        if (refused := self._attempts.refusal_of(error)) is not None:
+            return refused
+        if not lasts(error, self._knows()):
+            return None
+        what, remedy = self.cause(error)
+        return DestinationError(
+            pipeline=self._pipeline, what=f"the destination refuses: {what}", remedy=remedy
+        )
+
+    def cause(self, error: Exception) -> tuple[str, str]:
+        """As `Destination.cause`."""
+        assert isinstance(error, PyMongoError)
+        return cause_of(self._config, error, self._knows())
+
+    def _knows(self) -> TopologyDescription | None:
+        return self._seen if self._client is None else self._client.topology_description
 
     def reset(self) -> None:
         """As `Destination.reset`."""
         client, self._client = self._client, None
         if client is not None:
+            self._seen = client.topology_description
             client.close()
 
     def claim(self, decide: Decide) -> Place:
@@ -130,6 +150,7 @@ class MongoDestination:
             database = checked(client, self._pipeline, self._config)
             return self._standing(database, Known(streams=streams_of(database, None)))
         finally:
+            self._seen = client.topology_description
             client.close()
 
     def _standing(self, database: Any, known: Known) -> Standing:
@@ -383,6 +404,7 @@ class MongoDestination:
                 self._attempts.lifetime_seconds = lifetime_seconds(client)
                 self._known = known_of(database, self._pipeline, None)
             except BaseException:
+                self._seen = client.topology_description
                 client.close()
                 raise
             self._client = client

@@ -23,7 +23,14 @@ from numpy.typing import NDArray
 from penstock.errors import ConfigError, DestinationError
 from penstock.spark.config import ReplicatePipelineConfig
 from penstock.spark.replica.destination import COLUMNS, PLACES, REJECTS, TABLES
-from penstock.spark.replica.dialect import JSON_COMMENT, TEXTS, SqlColumn, SqlTable, Values
+from penstock.spark.replica.dialect import (
+    CORRECT_IT,
+    JSON_COMMENT,
+    TEXTS,
+    SqlColumn,
+    SqlTable,
+    Values,
+)
 from penstock.spark.replica.mysql_commits import Commits
 from penstock.spark.replica.mysql_connection import connect, parsed
 from penstock.spark.table.arrow import Column, arrow, compute
@@ -170,10 +177,10 @@ class MysqlDialect:
         """As `Dialect.is_there`."""
         return bool(error.args) and error.args[0] in _THERE_BY_NOW
 
-    def code_of(self, error: Exception) -> str:
-        """As `Dialect.code_of`."""
+    def cause(self, error: Exception) -> tuple[str, str]:
+        """As `Dialect.cause`."""
         code = f"{type(error).__name__} {error.args[0] if error.args else ''}".strip()
-        return f"{code}, certificate verify failed" if _is_untrusted(error) else code
+        return f"{code}, certificate verify failed" if _is_untrusted(error) else code, CORRECT_IT
 
     def own_tables(self) -> Iterator[str]:
         """As `Dialect.own_tables`."""

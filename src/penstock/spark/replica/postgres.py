@@ -23,7 +23,14 @@ from psycopg.types.datetime import TimestamptzLoader
 from penstock.errors import DestinationError
 from penstock.spark.config import ReplicatePipelineConfig
 from penstock.spark.replica.destination import COLUMNS, PLACES, REJECTS, TABLES
-from penstock.spark.replica.dialect import JSON_COMMENT, TEXTS, SqlColumn, SqlTable, Values
+from penstock.spark.replica.dialect import (
+    CORRECT_IT,
+    JSON_COMMENT,
+    TEXTS,
+    SqlColumn,
+    SqlTable,
+    Values,
+)
 from penstock.spark.replica.uris import is_host, unusable
 from penstock.spark.table.arrow import Column, arrow, compute
 from penstock.spark.table.kinds import ARROW_TYPES, Kind
@@ -160,14 +167,20 @@ class PostgresDialect:
         assert isinstance(error, psycopg.Error)
         return error.sqlstate == _THERE_BY_NOW
 
-    def code_of(self, error: Exception) -> str:
-        """As `Dialect.code_of`."""
+    def cause(self, error: Exception) -> tuple[str, str]:
+        """As `Dialect.cause`."""
         assert isinstance(error, psycopg.Error)
-        if error.sqlstate is None:
-            refusal = _refusal(error)
-            return type(error).__name__ + (f", {refusal}" if refusal else "")
-        detail = error.diag.column_name or error.diag.constraint_name or error.diag.table_name
-        return f"{type(error).__name__} {error.sqlstate}" + (f", {detail}" if detail else "")
+        detail = (
+            _refusal(error)
+            if error.sqlstate is None
+            else error.diag.column_name or error.diag.constraint_name or error.diag.table_name
+        )
+        named = " ".join(filter(None, (type(error).__name__, error.sqlstate)))
+        return f"{self._where()} says {named}" + (f", {detail}" if detail else ""), CORRECT_IT
+
+    def _where(self) -> str:
+        told = conninfo_to_dict(self._config.uri.get_secret_value())
+        return f"PostgreSQL at {told.get('host') or 'this machine'}:{told.get('port') or 5432}"
 
     def own_tables(self) -> Iterator[str]:
         """As `Dialect.own_tables`."""

@@ -27,7 +27,6 @@ from msgspec import structs
 
 from penstock.client.flight import LogClient, ReadRequest
 from penstock.errors import (
-    DestinationError,
     PipelineChangedError,
     PipelineError,
     StreamChangedError,
@@ -35,6 +34,7 @@ from penstock.errors import (
 )
 from penstock.event import Kind
 from penstock.spark.config import ReplicatePipelineConfig
+from penstock.spark.replica.destination import away
 from penstock.spark.replica.place import Place, Stream
 from penstock.spark.replica.steps import Rows
 from penstock.spark.replicate import destination_of
@@ -74,7 +74,7 @@ def pending_at(name: str, config: ReplicatePipelineConfig) -> list[Row]:
     try:
         return destination.pending()
     except destination.errors as error:
-        raise destination.judge(error) or _away(name, error) from error
+        raise away(name, destination, error, "Then try again.") from error
     finally:
         destination.reset()
 
@@ -121,7 +121,7 @@ class ReplicaReplay:
                 failure = error  # as of a conflict with the pipeline
             tries = tries + 1 if len(self._settled) == before else 1
         if failure is not None:
-            raise _away(self._name, failure) from failure
+            raise away(self._name, self._destination, failure, "Then try again.") from failure
         raise PipelineError(
             f"pipeline {self._name} moves on faster than its rejects are replayed. What was "
             f"replayed is right, and nothing else was changed. Try again, or stop the pipeline "
@@ -317,11 +317,3 @@ def _nothing() -> pa.Table:
 def refused_anew(sequences: Sequence[int]) -> pa.Table:
     """Raises RefusedAnewError: what is written anew is not noted a second time."""
     raise RefusedAnewError(sequences)
-
-
-def _away(name: str, error: Exception) -> DestinationError:
-    return DestinationError(
-        pipeline=name,
-        what=f"the destination does not answer as it should ({type(error).__name__})",
-        remedy="See that it runs, then try again.",
-    )

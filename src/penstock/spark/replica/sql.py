@@ -75,12 +75,14 @@ class SqlDestination:
             return refused
         if self._dialect.passes(error):
             return None
+        what, remedy = self.cause(error)
         return DestinationError(
-            pipeline=self._pipeline,
-            what=f"the destination refuses ({self._dialect.code_of(error)})",
-            remedy="Correct what it names, the pipeline's uri, its files for TLS, or what its user "
-            "may do: it creates and alters tables, and reads and writes them.",
+            pipeline=self._pipeline, what=f"the destination refuses: {what}", remedy=remedy
         )
+
+    def cause(self, error: Exception) -> tuple[str, str]:
+        """As `Destination.cause`."""
+        return self._dialect.cause(error)
 
     def reset(self) -> None:
         """As `Destination.reset`."""

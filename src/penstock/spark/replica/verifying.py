@@ -23,7 +23,6 @@ from penstock.client.credentials import NOBODY, Credentials
 from penstock.client.flight import LogClient
 from penstock.errors import (
     ConfigError,
-    DestinationError,
     PartialViewError,
     PipelineChangedError,
     PipelineError,
@@ -37,7 +36,7 @@ from penstock.spark.options import credential_options
 from penstock.spark.progress import StepTeller, VerifyProgress, step_teller
 from penstock.spark.replica.anew import Anew
 from penstock.spark.replica.beside import Rows, rows_in
-from penstock.spark.replica.destination import Destination
+from penstock.spark.replica.destination import Destination, away
 from penstock.spark.replica.looking import Look, MomentLostError, Side
 from penstock.spark.replica.place import Place, Stream, decide_start
 from penstock.spark.replica.replaying import RefusedAnewError, refused_anew
@@ -113,11 +112,7 @@ def verify_replica(
             if repair:
                 found = _repaired(name, destination, side.anew, place, found)
         except destination.errors as error:
-            raise destination.judge(error) or DestinationError(
-                pipeline=name,
-                what=f"the destination does not answer as it should ({type(error).__name__})",
-                remedy="See that it runs, then compare again.",
-            ) from None
+            raise away(name, destination, error, "Then compare again.") from None
         finally:
             destination.reset()
     return Verified(pipeline=name, progress=str(place.progress), tables=tuple(found.values()))
