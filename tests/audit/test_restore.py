@@ -796,7 +796,7 @@ def test_the_password_is_not_in_what_is_said(audited: Audited, db: Connected) ->
     run(db, "CREATE TABLE d.t (id INT PRIMARY KEY)")
     refused = restore(audited, "--until", "head", *target, fails=True)
     assert "there is no trail" in str(refused.exception)
-    with pytest.raises(PenstockError, match="no session with") as wrong:
+    with pytest.raises(PenstockError, match=r"password of .restorer. is wrong") as wrong:
         Server(target_of(target[1]), "hunter3")
     assert "hunter" not in str(wrong.value)
     with Server(target_of(target[1]), "hunter2") as server:

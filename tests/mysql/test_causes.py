@@ -10,10 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from penstock.checks import Level
 from penstock.errors import ConfigError, PenstockError, SourceUnavailableError
 from penstock.sources.mysql.doctor import doctor
+from penstock.sources.mysql.restoring.server import Failure, Server, Target
+from penstock.sources.mysql.restoring.sql import Statement
 from penstock.testing.servers import SqlServer, free_ports
 from tests.mysql.conftest import on
 from tests.mysql.support import Story, config_of, run, source_of
@@ -149,6 +152,15 @@ async def test_tls_that_is_not_there_or_not_trusted_is_said_to_be(
         assert f"there is no TLS at 127.0.0.1:{mariadb.port}" in str(absent)
         assert "set tls to off" in str(absent)
         assert isinstance(absent, ConfigError)
+    with mysql.connect() as db:
+        run(db, "SET GLOBAL require_secure_transport = ON")
+        try:
+            required = await refused(mysql)
+        finally:
+            run(db, "SET GLOBAL require_secure_transport = OFF")
+    where = f"127.0.0.1:{mysql.port}"
+    assert f"takes encrypted connections only at {where} (3159)" in str(required)
+    assert "Set tls to verify" in str(required)
     strange = await refused(mysql, tls="verify")
     assert f"certificate of 127.0.0.1:{mysql.port} is not trusted (self-signed" in str(strange)
     assert "Set ca to the authority" in str(strange)
@@ -168,3 +180,41 @@ async def test_a_way_to_log_in_that_lacks_its_package_is_said_to(mariadb: SqlSer
             run(db, "DROP USER curve", "UNINSTALL SONAME 'auth_ed25519'")
     assert re.search(r"'curve' cannot log in at .*'pynacl' package is required", str(error))
     assert isinstance(error, ConfigError)
+
+
+def test_a_server_that_is_restored_to_is_told_of_by_the_same_causes(
+    mariadb: SqlServer, mariadb_database: str
+) -> None:
+    (free,) = free_ports(1)
+    database = mariadb_database
+    who, where = f"r_{database[-20:]}", f"127.0.0.1:{mariadb.port}"
+    target = Target(host="127.0.0.1", port=mariadb.port, user=who)
+    with mariadb.connect() as db:
+        run(db, f"CREATE USER {who} IDENTIFIED BY 's3cret'")
+        try:
+            for wrong, what, remedy in (
+                ({}, f"password of '{who}' is wrong, or .* at {where}", "Correct user and"),
+                ({"port": free}, f"nothing listens at 127.0.0.1:{free}", "correct host and port"),
+                ({"host": "nowhere.invalid"}, "host name nowhere.invalid is not known", "host"),
+                ({"tls": "verify", "ca": "/no/ca"}, "/no/ca, cannot be used", "its path"),
+            ):
+                with pytest.raises(ConfigError, match=f"target: .*{what}") as error:
+                    Server(structs.replace(target, **wrong), "wr0ng")
+                assert remedy in str(error.value)
+                assert "wr0ng" not in str(error.value)
+            grant = f"run: GRANT ALL ON *.* TO '{who}'@'%'"
+            with Server(target, "s3cret") as server:
+                (failed,) = _failures(server, f"CREATE TABLE {database}.t (id INT PRIMARY KEY)")
+                assert f"{who} lacks a privilege at {where} (1142)" in failed.what
+                assert failed.what.endswith(grant)
+                run(db, failed.what.partition("run: ")[2])
+            with Server(target, "s3cret") as server:
+                assert _failures(server, f"CREATE TABLE {database}.t (id INT PRIMARY KEY)") == []
+        finally:
+            run(db, f"DROP USER {who}")
+
+
+def _failures(server: Server, text: str) -> list[Failure]:
+    found: list[Failure] = []
+    server.run([Statement(text=text, about="it")], on_failure=found.append)
+    return found

@@ -151,7 +151,7 @@ async def test_tls_is_spoken_with_the_server_whose_certificate_is_trusted(
         subprocess.run,
         [
             *("openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1"),
-            *("-keyout", str(key), "-out", str(certificate), "-subj", "/CN=localhost"),
+            *("-keyout", str(key), "-out", str(certificate), "-subj", "/CN=db.test"),
             *("-addext", "subjectAltName=IP:127.0.0.1"),
         ],
         check=True,
@@ -168,6 +168,10 @@ async def test_tls_is_spoken_with_the_server_whose_certificate_is_trusted(
         assert len((await caught_up(server, source)).changes) == 1
     with pytest.raises(ConfigError):
         await follow(source_of(server, user="cdc"), Story(), lambda _: False)
+    other_name = r"certificate of localhost:\d+ is not trusted \(Hostname mismatch.*host to a name"
+    named = source_of(server, user="cdc", host="localhost", tls="verify", ca=certificate)
+    with pytest.raises(ConfigError, match=other_name):
+        await follow(named, Story(), lambda _: False)
     with pytest.raises(ConfigError, match=r"certificate of .* is not trusted"):
         await follow(source_of(server, user="cdc", tls="verify"), Story(), lambda _: False)
 

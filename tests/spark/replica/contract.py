@@ -876,3 +876,4 @@ class ReplicaContract:
         with pytest.raises(DestinationError, match="its destination does not answer") as told:
             begins("p", config, bounds())
         assert "a run would wait for it" in str(told.value)
+        assert re.search(r"127\.0\.0\.1:1\b", str(told.value)), told.value

@@ -8,6 +8,7 @@ from typing import Final, TypeVar
 import pymysql
 import structlog
 
+from penstock.mysql_causes import code_of
 from penstock.sources.mysql.config import MysqlSourceConfig
 from penstock.sources.mysql.connection import (
     GONE,
@@ -22,7 +23,6 @@ from penstock.sources.mysql.connection import (
     without_waiting,
 )
 from penstock.sources.mysql.described import Described, described
-from penstock.sources.mysql.failures import code_of
 from penstock.sources.mysql.rows import CompiledTable, compile_table
 from penstock.sources.mysql.shapes import Shapes, chosen
 from penstock.sources.mysql.tables import Table

@@ -34,6 +34,7 @@ import pymysql
 from pymysql.cursors import SSCursor
 
 from penstock.errors import RequestError
+from penstock.mysql_causes import code_of
 from penstock.sources.mysql import moments
 from penstock.sources.mysql.config import MysqlSourceConfig
 from penstock.sources.mysql.connection import (
@@ -49,7 +50,6 @@ from penstock.sources.mysql.connection import (
     translated,
 )
 from penstock.sources.mysql.copying import Name
-from penstock.sources.mysql.failures import code_of
 from penstock.sources.mysql.moments import Begun, Moment, NotNowError
 from penstock.sources.mysql.positions import Flavour, Told
 from penstock.sources.mysql.row_readers import UnreadableTableError

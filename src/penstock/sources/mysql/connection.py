@@ -16,11 +16,11 @@ from pymysql.constants import CLIENT
 
 from penstock import checks
 from penstock.errors import ConfigError, PenstockError
+from penstock.mysql_causes import LACKS_GRANT, code_of
 from penstock.mysql_sql.tokens import significant, tokens
 from penstock.sources.mysql import failures
 from penstock.sources.mysql.answers import any_bytes
 from penstock.sources.mysql.config import MysqlSourceConfig
-from penstock.sources.mysql.failures import code_of
 from penstock.sources.mysql.frames import Algorithm, FramedSocket, Wire
 from penstock.sources.mysql.patterns import matching
 from penstock.sources.mysql.scope import Scope
@@ -435,7 +435,7 @@ def translated(source: str, config: MysqlSourceConfig, error: Exception) -> Pens
 
     Blocks: who lacks a grant is told by the account that the server takes us for.
     """
-    account = _account(source, config) if code_of(error) in failures.LACKS_GRANT else ""
+    account = _account(source, config) if code_of(error) in LACKS_GRANT else ""
     return failures.translated(source, config, error, account=account)
 
 

@@ -8,6 +8,7 @@ import pymysql
 
 from penstock.checks import Check, Level
 from penstock.errors import PenstockError
+from penstock.mysql_causes import LACKS_GRANT, code_of
 from penstock.sources.mysql.config import MysqlSourceConfig
 from penstock.sources.mysql.connection import (
     Connected,
@@ -25,7 +26,6 @@ from penstock.sources.mysql.connection import (
     unmatched,
 )
 from penstock.sources.mysql.described import described, forbidden, idle
-from penstock.sources.mysql.failures import LACKS_GRANT, code_of
 from penstock.sources.mysql.holdings import flavour_of, holdings
 from penstock.sources.mysql.logged import Filters, replicates, unlogged
 from penstock.sources.mysql.moments import no_copies

@@ -6,6 +6,7 @@ import pymysql
 import structlog
 
 from penstock.errors import SourceChangedError
+from penstock.mysql_causes import code_of
 from penstock.sources.mysql.beginnings import ANONYMOUS, BEGINS, beginning
 from penstock.sources.mysql.binlog import Checksums, EventType, MalformedEventError
 from penstock.sources.mysql.config import MysqlSourceConfig
@@ -22,7 +23,6 @@ from penstock.sources.mysql.connection import (
     translated,
     unmatched,
 )
-from penstock.sources.mysql.failures import code_of
 from penstock.sources.mysql.holdings import flavour_of, holdings
 from penstock.sources.mysql.positions import MysqlPosition, Server, told
 from penstock.sources.mysql.stream import BinlogStream, drawn_server_id

@@ -6,6 +6,7 @@ from typing import Final, Self
 import pymysql
 from msgspec import Struct
 
+from penstock.mysql_causes import LACKS_GRANT, code_of
 from penstock.sources.mysql.connection import (
     NO_SUCH_SYNTAX,
     Connected,
@@ -13,7 +14,6 @@ from penstock.sources.mysql.connection import (
     ask,
     binlog_filters,
 )
-from penstock.sources.mysql.failures import LACKS_GRANT, code_of
 from penstock.sources.mysql.patterns import matches, of_databases
 from penstock.sources.mysql.scope import SYSTEM_DATABASES, Scope
 

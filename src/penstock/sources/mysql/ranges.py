@@ -25,6 +25,7 @@ from penstock.errors import (
     UndecodableError,
 )
 from penstock.event import ChangeEvent
+from penstock.mysql_causes import code_of
 from penstock.ports import KeyRange, Listing, RangeRows
 from penstock.sources.mysql import moments
 from penstock.sources.mysql.agreement import seen
@@ -40,7 +41,6 @@ from penstock.sources.mysql.connection import (
 )
 from penstock.sources.mysql.copying import Name
 from penstock.sources.mysql.events import Teller
-from penstock.sources.mysql.failures import code_of
 from penstock.sources.mysql.moments import KnownXas, NotNowError
 from penstock.sources.mysql.positions import Flavour, MysqlPosition, Server
 from penstock.sources.mysql.row_readers import UnreadableTableError

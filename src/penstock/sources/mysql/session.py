@@ -16,6 +16,7 @@ from msgspec import structs
 
 from penstock.errors import PenstockError, PositionLostError, SourceError, UndecodableError
 from penstock.event import AnyEvent, Commit, Fragment, SchemaEvent
+from penstock.mysql_causes import code_of
 from penstock.sources.mysql.asking import Asking
 from penstock.sources.mysql.beginnings import BEGINS
 from penstock.sources.mysql.binlog import (
@@ -43,7 +44,6 @@ from penstock.sources.mysql.copier import Copier
 from penstock.sources.mysql.copying import Name, Policy
 from penstock.sources.mysql.described import shapes_now
 from penstock.sources.mysql.events import Teller
-from penstock.sources.mysql.failures import code_of
 from penstock.sources.mysql.held import Undone
 from penstock.sources.mysql.history import lost
 from penstock.sources.mysql.holdings import flavour_of, holdings

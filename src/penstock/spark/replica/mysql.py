@@ -21,6 +21,7 @@ import pymysql
 from numpy.typing import NDArray
 
 from penstock.errors import ConfigError, DestinationError
+from penstock.mysql_causes import Login, Outlook, cause, quoted
 from penstock.spark.config import ReplicatePipelineConfig
 from penstock.spark.replica.destination import COLUMNS, PLACES, REJECTS, TABLES
 from penstock.spark.replica.dialect import (
@@ -32,7 +33,7 @@ from penstock.spark.replica.dialect import (
     Values,
 )
 from penstock.spark.replica.mysql_commits import Commits
-from penstock.spark.replica.mysql_connection import connect, parsed
+from penstock.spark.replica.mysql_connection import connect, connect_seconds, parsed
 from penstock.spark.table.arrow import Column, arrow, compute
 from penstock.spark.table.kinds import ARROW_TYPES, Kind
 from penstock.spark.table.plan import Naming, Unwritable
@@ -179,8 +180,17 @@ class MysqlDialect:
 
     def cause(self, error: Exception) -> tuple[str, str]:
         """As `Dialect.cause`."""
-        code = f"{type(error).__name__} {error.args[0] if error.args else ''}".strip()
-        return f"{code}, certificate verify failed" if _is_untrusted(error) else code, CORRECT_IT
+        login = Login(
+            host=self._uri.hostname or "127.0.0.1",
+            port=self._uri.port or 3306,
+            user=unquote(self._uri.username or ""),
+            tls=self._config.tls not in {None, "off"},
+            seconds=connect_seconds(self._config),
+        )
+        user = f"{quoted(login.user)}@'HOST'"
+        granting = f"GRANT ALL ON {_quoted(self._database)}.* TO {user}"
+        found = cause(error, login, granting=granting)
+        return found.what, found.remedy if found.outlook is not Outlook.OTHER else CORRECT_IT
 
     def own_tables(self) -> Iterator[str]:
         """As `Dialect.own_tables`."""

@@ -104,6 +104,11 @@ def _parsed(text: str) -> SplitResult | None:
     return uri if is_host(host or "") and not astray else None
 
 
+def connect_seconds(config: ReplicatePipelineConfig) -> int:
+    """How long a connection may take."""
+    return max(1, int(min(config.answer_seconds, 30)))
+
+
 def connect(pipeline: str, config: ReplicatePipelineConfig, uri: SplitResult, database: str) -> Any:
     """A `Connection` without autocommit. Raises pymysql.MySQLError, ConfigError."""
     connection = Connection(
@@ -114,7 +119,7 @@ def connect(pipeline: str, config: ReplicatePipelineConfig, uri: SplitResult, da
         database=database,
         charset="utf8mb4",
         autocommit=False,
-        connect_timeout=max(1, int(min(config.answer_seconds, 30))),
+        connect_timeout=connect_seconds(config),
         read_timeout=config.answer_seconds,
         write_timeout=config.answer_seconds,
         program_name="penstock",

@@ -17,8 +17,8 @@ from pymysql.cursors import Cursor, SSCursor
 
 from penstock.audit.fold import Document, Name
 from penstock.errors import AuditError, ConfigError
-from penstock.sources.mysql.connection import Connected, ask
-from penstock.sources.mysql.failures import code_of
+from penstock.mysql_causes import LACKS_GRANT, Cause, Login, Outlook, cause, code_of
+from penstock.sources.mysql.connection import Connected, account, ask
 from penstock.sources.mysql.restoring.columns import (
     KNOWN,
     ServerColumn,
@@ -39,6 +39,7 @@ from penstock.sources.mysql.restoring.sql import (
 )
 
 PASSWORD: Final = "PENSTOCK_TARGET_PASSWORD"  # noqa: S105 - the name of a variable
+_CONNECT_SECONDS: Final = 10
 _TOGETHER: Final = 200
 _ENDS_TRANSACTION: Final = frozenset({1205, 1213})
 """Lock wait and deadlock: the server has rolled the transaction back, or a part of it."""
@@ -86,6 +87,18 @@ def target_of(dsn: str) -> Target:
     )
 
 
+def _context(target: Target) -> ssl.SSLContext | None:
+    if target.tls != "verify":
+        return None
+    try:
+        return ssl.create_default_context(cafile=target.ca)
+    except OSError as error:
+        raise ConfigError(
+            f"the target: ca, the file {target.ca}, cannot be used "
+            f"({error.strerror or type(error).__name__}). Nothing was changed. Correct its path."
+        ) from None
+
+
 class Failure(Struct, frozen=True, kw_only=True):
     """A statement that did not do what it must."""
 
@@ -98,10 +111,15 @@ class Server:
 
     def __init__(self, target: Target, password: str) -> None:
         """Connects. Raises ConfigError where that cannot be."""
-        tls = None
+        tls = _context(target)
+        self._login = Login(
+            host=target.host,
+            port=target.port,
+            user=target.user,
+            tls=tls is not None,
+            seconds=_CONNECT_SECONDS,
+        )
         try:
-            if target.tls == "verify":
-                tls = ssl.create_default_context(cafile=target.ca)
             self._db: Connected = pymysql.connect(
                 host=target.host,
                 port=target.port,
@@ -111,7 +129,7 @@ class Server:
                 autocommit=True,
                 # An UPDATE that finds its row and changes nothing is none that missed it.
                 client_flag=CLIENT.FOUND_ROWS,
-                connect_timeout=10,
+                connect_timeout=_CONNECT_SECONDS,
                 program_name="penstock",
                 ssl=tls,
                 ssl_disabled=tls is None,
@@ -119,9 +137,10 @@ class Server:
             for line in HEAD:
                 ask(self._db, line)
         except (pymysql.MySQLError, OSError) as error:
+            found = cause(error, self._login, granting="")
             raise ConfigError(
-                f"no session with {target.host}:{target.port}: {_named(error)}. Nothing was "
-                f"changed. The user is {target.user}, and the password comes from {PASSWORD}."
+                f"the target: {found.what}. Nothing was changed. {found.remedy} The password comes "
+                f"from {PASSWORD}."
             ) from None
 
     def __enter__(self) -> Self:
@@ -207,8 +226,10 @@ class Server:
                         for column, value in zip(columns, row, strict=True)
                     }
         except (pymysql.MySQLError, OSError) as error:
+            found = self._cause(error)
             raise AuditError(
-                f"{'.'.join(name)} cannot be read: {_named(error)}. Nothing was changed."
+                f"{'.'.join(name)} cannot be read: {found.what}. Nothing was changed. "
+                f"{found.remedy}"
             ) from None
 
     def has_database(self, name: str) -> bool:
@@ -221,10 +242,19 @@ class Server:
         try:
             return ask(self._db, question, *values)
         except (pymysql.MySQLError, OSError) as error:
+            found = self._cause(error)
             raise AuditError(
-                f"the target does not answer a question: {_named(error)}. What was committed to it "
-                f"stands."
+                f"the target does not answer a question: {found.what}. What was committed to it "
+                f"stands. {found.remedy}"
             ) from None
+
+    def _cause(self, error: Exception) -> Cause:
+        """Of an error in this session; who lacks a grant is told by the server's own name."""
+        granting = ""
+        if code_of(error) in LACKS_GRANT:
+            with suppress(pymysql.MySQLError, OSError):
+                granting = f"GRANT ALL ON *.* TO {account(self._db)}"
+        return cause(error, self._login, granting=granting)
 
     # --- doing -----------------------------------------------------------------------------------
 
@@ -294,14 +324,17 @@ class Server:
                     if not all(_expected(one, statement.unlisted) for one in warnings):
                         return Failure(about=statement.about, what="a value did not fit")
         except (pymysql.MySQLError, OSError) as error:
-            code = code_of(error)
+            code, found_out = code_of(error), self._cause(error)
             if code in _ENDS_TRANSACTION or not code or code >= 2000:
                 # What follows would be of a transaction that has lost its beginning.
                 raise AuditError(
-                    f"{statement.about}: {_named(error)}. Its transaction was rolled back; those "
-                    f"before it stand."
+                    f"{statement.about}: {found_out.what}. Its transaction was rolled back; those "
+                    f"before it stand. {found_out.remedy}"
                 ) from None
-            return Failure(about=statement.about, what=f"the server answered {_named(error)}")
+            what = found_out.what
+            if found_out.outlook is Outlook.REFUSED:
+                what += f". {found_out.remedy}"
+            return Failure(about=statement.about, what=what)
         if statement.rows is not None and found != statement.rows:
             what = f"it found {found} rows, not {statement.rows}: the table is not as it was then"
             return Failure(about=statement.about, what=what)
@@ -316,7 +349,3 @@ def _expected(warning: tuple[Any, ...], columns: tuple[str, ...]) -> bool:
         return True
     named = re.search(r"column .*?([^'`]+)['`]* at row", str(message))
     return code == _TRUNCATED and named is not None and named[1] in columns
-
-
-def _named(error: Exception) -> str:
-    return f"{type(error).__name__} ({code_of(error)})"
