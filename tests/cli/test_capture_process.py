@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from penstock import folders
 from penstock.capture import Supervisor
-from penstock.cli import last_states
+from penstock.cli import kept_file, last_states
 from penstock.cli.capture_process import capture
 from penstock.cli.config import Settings, load
 from penstock.event import Commit
@@ -109,6 +110,9 @@ async def test_states_of_sources_are_written_by_one_at_a_time(
 
     async def keep(path: Path, content: bytes) -> None:
         nonlocal writing
+        if path.name != last_states.NAME:
+            await keep_whole(path, content)
+            return
         writing += 1
         at_once.append(writing)
         began.set()
@@ -118,7 +122,7 @@ async def test_states_of_sources_are_written_by_one_at_a_time(
             writing -= 1
 
     monkeypatch.setattr(folders, "write_whole", write)
-    monkeypatch.setattr(last_states, "keep_whole", keep)
+    monkeypatch.setattr(kept_file, "keep_whole", keep)
     settings = settings_in(tmp_path)
     async with LmdbLog(settings.log) as log, patience():
         stop = asyncio.Event()
@@ -131,3 +135,22 @@ async def test_states_of_sources_are_written_by_one_at_a_time(
         await running
     assert set(at_once) == {1}
     assert last_states.LastStates(settings.log.path).read().keys() == {"shop"}
+
+
+async def test_a_disk_that_refuses_what_is_kept_is_told_once_until_it_takes_it(
+    tmp_path: Path,
+) -> None:
+    folder = tmp_path / "log"
+    kept = kept_file.KeptFile(folder / "kept.json", unkept="it is not kept")
+    with capture_logs() as logged:
+        assert not await kept.keep(b"1")
+        assert not await kept.keep(b"2")
+        folder.mkdir()
+        assert await kept.keep(b"2")
+        kept.path.unlink()
+        assert await kept.keep(b"2"), "as it is already"
+        assert not kept.path.exists()
+        folder.rmdir()
+        assert not await kept.keep(b"3")
+    assert [one["event"] for one in logged] == ["it is not kept"] * 2
+    assert logged[0]["why"] == "No such file or directory"

@@ -5,19 +5,23 @@
 # pyright: reportUnknownArgumentType=false
 
 import json
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock.spark.history.columns import VERSION_NAMING
 from penstock.spark.table.decode import decode_documents, parse_documents
 from penstock.spark.table.kinds import Kind, kind_of_column
 from penstock.spark.table.placing import place
 from penstock.spark.table.plan import COLUMNS_MAX, Naming, Placement
 from penstock.spark.table.room import Room
 
+DOCS = Path(__file__).parents[2] / "docs" / "how-to"
 WIDTHS = dict.fromkeys(Kind, 1) | {Kind.STRING: 5, Kind.DOUBLE: 4}
 SMALL = Naming(own=("_own",), room=Room(8, WIDTHS, 17))
 documents = st.lists(
@@ -73,3 +77,19 @@ def test_one_document_of_very_many_fields_takes_no_column_from_others() -> None:
     assert list(placement.misfits) == [1]
     assert "no room" in placement.misfits[1].reason
     assert placement.schema.names == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("naming", "page", "also"),
+    [(Naming(), "tables.md", "mongodb.md"), (VERSION_NAMING, "history.md", "mysql.md")],
+)
+def test_a_field_called_as_one_of_our_own_columns_is_rejected_and_the_pages_say_so(
+    naming: Naming, page: str, also: str
+) -> None:
+    for own in naming.own:
+        for name in (own, own.upper()):
+            placement = placed(pa.schema([]), [{"a": 1}, {name: 1}, {"b": 1}], naming)
+            assert list(placement.misfits) == [1]
+            assert "another column that is called" in placement.misfits[1].reason
+        assert f"`{own}`" in (DOCS / page).read_text()
+    assert "(tables.md#what-a-table-does-not-take)" in (DOCS / also).read_text()

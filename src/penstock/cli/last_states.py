@@ -7,13 +7,10 @@ from pathlib import Path
 from typing import Final
 
 import msgspec
-import structlog
 from msgspec import Struct
 
 from penstock.capture.status import SourceStatus
-from penstock.folders import keep_whole
-
-logger = structlog.get_logger(__name__)
+from penstock.cli.kept_file import KeptFile
 
 NAME: Final = "sources.json"
 
@@ -33,14 +30,12 @@ class LastStates:
     """Keeps them; written when one of them changes."""
 
     def __init__(self, folder: Path) -> None:
-        self._path = folder / NAME
-        self._content: bytes = b""
-        self._failed = False
+        self._file = KeptFile(folder / NAME, unkept="states of sources are not kept")
 
     def read(self) -> dict[str, LastState]:
         """By source; nothing where nothing was kept, or nothing can be read."""
         try:
-            found = msgspec.json.decode(self._path.read_bytes(), type=list[LastState])
+            found = msgspec.json.decode(self._file.path.read_bytes(), type=list[LastState])
         except (OSError, ValueError):
             return {}
         return {one.source: one for one in found}
@@ -59,13 +54,4 @@ class LastStates:
                 for one in statuses
             ]
         )
-        if content == self._content:
-            return
-        try:
-            await keep_whole(self._path, content)
-        except OSError as error:
-            if not self._failed:
-                logger.warning("states of sources are not kept", error=type(error).__name__)
-            self._failed = True
-            return
-        self._failed, self._content = False, content
+        await self._file.keep(content)

@@ -14,7 +14,7 @@ from msgspec import Struct, field
 
 from penstock.capture.alerts import Told
 from penstock.capture.gaps import Scanned
-from penstock.folders import keep_whole
+from penstock.cli.kept_file import KeptFile
 
 logger = structlog.get_logger(__name__)
 
@@ -34,16 +34,14 @@ class AlertMemory:
     """Keeps it over restarts. Capture alone writes it: whoever holds the log's lock."""
 
     def __init__(self, folder: Path) -> None:
-        self._path = folder / NAME
+        self._file = KeptFile(folder / NAME, unkept="alerts are not kept over a restart")
         self._news = (b"", b"")
-        self._content: bytes = b""
         self._written_at = 0.0
-        self._failed = False
 
     def read(self) -> Remembered:
         """What was kept; nothing if there is no file, or none that can be read."""
         try:
-            return msgspec.json.decode(self._path.read_bytes(), type=Remembered)
+            return msgspec.json.decode(self._file.path.read_bytes(), type=Remembered)
         except FileNotFoundError:
             return Remembered()
         except (OSError, ValueError) as error:
@@ -66,15 +64,5 @@ class AlertMemory:
         )
         if news == self._news and steady_seconds - self._written_at < WRITE_SECONDS:
             return
-        content: bytes = msgspec.json.encode(remembered)
-        if content == self._content:
-            return
-        try:
-            await keep_whole(self._path, content)
-        except OSError as error:
-            if not self._failed:
-                logger.warning("alerts are not kept over a restart", error=type(error).__name__)
-            self._failed = True
-            return
-        self._failed = False
-        self._news, self._content, self._written_at = news, content, steady_seconds
+        if await self._file.keep(msgspec.json.encode(remembered)):
+            self._news, self._written_at = news, steady_seconds
