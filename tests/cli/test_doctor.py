@@ -76,6 +76,25 @@ def test_a_log_that_cannot_be_made_there_is_an_error_to_doctor_and_a_sentence_to
         assert "Traceback" not in said
 
 
+def test_an_archive_and_files_of_access_that_cannot_be_there_are_errors(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_text("")
+    text = '[archive]\npath = "file/archive"\n[access]\ntokens = "file/tokens.json"\n'
+    text += 'log = "file/access.log"\n[sources.shop]\ntype = "script"\n' + FREE_PORTS
+    code, findings = examined(capsys, tmp_path, text)
+    wrong = {f"{one['about']}.{one['name']}": one for one in findings if one["level"] != "ok"}
+    assert (code, sorted(wrong)) == (1, ["access.log", "access.tokens", "archive.path"])
+    assert "/file is no folder" in wrong["archive.path"]["detail"]
+    assert "/file is no folder" in wrong["access.log"]["detail"]
+    said = wrong["access.tokens"]["detail"]
+    assert "file/tokens.json cannot be read: Not a directory. Nobody was let in." in said
+    assert examined(capsys, tmp_path, text.replace("file/", "new/"))[0] == 0
+    assert not (tmp_path / "new").exists()
+    in_place_of_one = text.replace("file/archive", "file").replace("file/", "new/")
+    assert examined(capsys, tmp_path, in_place_of_one)[0] == 1
+
+
 def test_a_warning_is_no_error(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     text = '[log]\nretention_bytes = "900TiB"\n[sources.shop]\ntype = "script"' + FREE_PORTS
     done = penstock(capsys, "doctor", "--config", str(configure(tmp_path, text)))

@@ -183,8 +183,14 @@ def load(
             f"there is no configuration at {path}. Nothing was started. Write one, or name another "
             f"with --config; `penstock quickstart` shows a small one at work."
         ) from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path} cannot be read: {error}. Nothing was started.") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(
+            f"{path} is no text in UTF-8: byte {error.start} is of none. Nothing was started."
+        ) from error
+    except OSError as error:
+        raise ConfigError(
+            f"{path} cannot be read: {error.strerror or error}. Nothing was started."
+        ) from error
     try:
         written = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:

@@ -69,6 +69,9 @@ async def examine(settings: "Settings") -> list[Finding]:
     running = ask_capture(settings) is not None
     findings = [
         *_log(settings),
+        *_place("archive", "path", _local(settings.archive.path)),
+        *_place("access", "log", settings.access.log and settings.access.log.parent),
+        *_tokens(settings),
         _port("serve.grpc", settings.serve.grpc, running=running),
         _port("serve.flight", settings.serve.flight, running=running),
         *(
@@ -99,8 +102,7 @@ def _log(settings: "Settings") -> list[Finding]:
     from penstock.disks import refuse_network_filesystem
 
     path = settings.log.path
-    # What does not exist yet will be created inside the nearest folder that does.
-    folder = next(place for place in (path, *path.parents) if place.exists())
+    folder = _nearest(path)
     why = _unwritable(folder)
     if why is not None:
         fix = "set [log] path to a folder that this user may write to, or may make"
@@ -149,6 +151,41 @@ def _log(settings: "Settings") -> list[Finding]:
         )
     )
     return found
+
+
+def _place(section: str, setting: str, folder: Path | None) -> list[Finding]:
+    """Where the service writes besides its log, if it cannot write there."""
+    why = None if folder is None else _unwritable(_nearest(folder))
+    if why is None:
+        return []
+    fix = f"set [{section}] {setting} to a place that this user may write to"
+    return [Finding(about=section, name=setting, level=Level.ERROR, detail=why, fix=fix)]
+
+
+def _local(url: str | None) -> Path | None:
+    """The folder of this machine that a setting names; of a URL, whoever uses it asks."""
+    return None if url is None or "://" in url else Path(url)
+
+
+def _tokens(settings: "Settings") -> list[Finding]:
+    from penstock.serve.access.book import load
+
+    path = settings.access.tokens
+    if path is None:
+        return []
+    try:
+        load(path)
+    except PenstockError as error:
+        fix = "set [access] tokens to the file that `penstock access` writes"
+        return [
+            Finding(about="access", name="tokens", level=Level.ERROR, detail=str(error), fix=fix)
+        ]
+    return []
+
+
+def _nearest(path: Path) -> Path:
+    """What does not exist yet will be created inside the nearest folder that does."""
+    return next(place for place in (path, *path.parents) if place.exists())
 
 
 def _unwritable(folder: Path) -> str | None:

@@ -30,7 +30,7 @@ def ask(folder: Path, request: dict[str, Any], *, timeout_seconds: float = 30) -
                     connection.settimeout(left)
     except OSError as error:
         raise LogError(
-            f"nobody answers for the log at {folder} ({error}). Nothing was changed. Is "
-            f"`penstock run` running?"
+            f"nobody answers for the log at {folder} ({error.strerror or error}). Nothing was "
+            f"changed. Is `penstock run` running?"
         ) from error
     raise LogError(f"the writer of the log at {folder} hung up. Ask `penstock status`.")

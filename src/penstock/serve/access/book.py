@@ -48,7 +48,11 @@ def load(path: Path) -> Kept:
     except FileNotFoundError:
         return Kept(secret=secrets.token_hex(32))
     except OSError as error:
-        raise ConfigError(f"{path} cannot be read: {error}. Nobody was let in.") from error
+        why = error.strerror or type(error).__name__
+        raise ConfigError(
+            f"{path} cannot be read: {why}. Nobody was let in. Correct [access] tokens, or who may "
+            f"read the file."
+        ) from error
     if mode:
         raise ConfigError(
             f"{path} may be read or written by others than its owner. Nobody was let in. Run "

@@ -34,7 +34,8 @@ class AccessLog:
                 self._file = _opened(path)
             except OSError as error:
                 raise ConfigError(
-                    f"access.log: {path} cannot be written: {error}. Nothing was started."
+                    f"access.log: {path} cannot be written: {error.strerror or error}. Nothing was "
+                    f"started. Name a file that this user may write, or may make."
                 ) from error
 
     def tell(
