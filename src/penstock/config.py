@@ -7,7 +7,7 @@ import re
 from fractions import Fraction
 from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict
+from pydantic import BaseModel, BeforeValidator, ConfigDict, SecretStr
 
 _SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)")
 _SIZE_UNITS = {
@@ -37,6 +37,13 @@ _DURATION_UNITS = {
     "d": Fraction(86_400),
 }
 _DURATION_MAX = 36_500 * 86_400
+
+
+def require_mongodb(uri: SecretStr) -> SecretStr:
+    """Raises ValueError, which quotes nothing, for what is no connection string of MongoDB."""
+    if not uri.get_secret_value().startswith(("mongodb://", "mongodb+srv://")):
+        raise ValueError("it must begin with mongodb:// or mongodb+srv://")
+    return uri
 
 
 def parse_size(value: Any) -> Any:

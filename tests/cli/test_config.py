@@ -450,3 +450,27 @@ def test_a_trail_is_in_the_database_that_its_uri_names(
     trail = f"[pipelines.t]\nsource = 'shop'\nto = 'audit'\nuri = '{uri}'\n{more}\n"
     settings = accepted(tmp_path, f"[sources.shop]\ntype = 'script'\n{trail}")
     assert settings.audit_pipelines["t"].database == database
+
+
+def test_what_is_no_connection_string_of_mongodb_is_told_at_once_and_not_quoted(
+    tmp_path: Path,
+) -> None:
+    message = refused(
+        tmp_path,
+        """
+        [checkpoint]
+        store = "mongodb"
+        instance = "a"
+        uri = "10.0.0.1:27017/s3cret"
+        [sources.b]
+        type = "mongodb"
+        uri = "b:s3cret@db.test"
+        [pipelines.p]
+        to = "audit"
+        source = "b"
+        uri = "postgresql://u:s3cret@db.test"
+        """,
+    )
+    for setting in ("checkpoint.uri", "sources.b.uri", "pipelines.p.uri"):
+        assert f"- {setting}: it must begin with mongodb:// or mongodb+srv://" in message
+    assert "s3cret" not in message

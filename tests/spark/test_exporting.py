@@ -145,7 +145,9 @@ ENTRIES = (
 
 def test_what_is_no_flow_is_refused() -> None:
     with pytest.raises(ConfigError, match="'audit'"):
-        exported(AuditPipelineConfig.model_validate({"to": "audit", "source": "s", "uri": "x"}))
+        exported(
+            AuditPipelineConfig.model_validate({"to": "audit", "source": "s", "uri": "mongodb://x"})
+        )
     masked = TablePipelineConfig.model_validate(
         {"source": "shop", "collections": ["t"], "path": "lake", "transform": [{"mask": ["a"]}]}
     )

@@ -9,7 +9,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 from pydantic import Field, SecretStr, field_validator, model_validator
 
 from penstock.client.patience import PatienceConfig
-from penstock.config import Bytes, Seconds
+from penstock.config import Bytes, Seconds, require_mongodb
 
 DOCUMENT_BYTES_MAX = 16 << 20
 """As large as MongoDB lets a document be."""
@@ -95,6 +95,8 @@ class TrailConfig(PatienceConfig):
         text = uri.get_secret_value() if isinstance(uri, SecretStr) else str(uri)
         database = unquote(text.partition("://")[2].partition("/")[2].partition("?")[0])
         return {**settings, "database": database} if database not in {"", "admin"} else settings
+
+    _uri = field_validator("uri")(require_mongodb)
 
     @field_validator("records", "offsets", "database")
     @classmethod

@@ -5,7 +5,7 @@ from typing import Literal, Self
 
 from pydantic import Field, SecretStr, field_validator, model_validator
 
-from penstock.config import Config, Seconds
+from penstock.config import Config, Seconds, require_mongodb
 
 
 class CheckpointConfig(Config):
@@ -64,6 +64,11 @@ class CheckpointConfig(Config):
             if scheme not in {"http", "https"} or not host or not port.isdigit():
                 raise ValueError("an endpoint is http://host:port or https://host:port")
         return endpoints
+
+    @field_validator("uri")
+    @classmethod
+    def _mongodb(cls, uri: SecretStr | None) -> SecretStr | None:
+        return None if uri is None else require_mongodb(uri)
 
     @model_validator(mode="after")
     def _complete(self) -> Self:

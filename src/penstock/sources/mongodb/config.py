@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from pydantic import Field, SecretStr, field_validator, model_validator
 
 from penstock.capture.tenant import TenantRule
-from penstock.config import Config, Seconds
+from penstock.config import Config, Seconds, require_mongodb
 from penstock.mongo_causes import Address
 from penstock.sources.mongodb.namespaces import Namespaces
 from penstock.sources.mongodb.positions import Scope
@@ -75,6 +75,8 @@ class MongoSourceConfig(Config):
     snapshot_chunk_documents: int = Field(
         2000, gt=0, le=100_000, description="Documents copied between two looks at the stream."
     )
+
+    _uri = field_validator("uri")(require_mongodb)
 
     @field_validator("include", "exclude")
     @classmethod
