@@ -1,5 +1,6 @@
 """What `penstock doctor` promises: whatever is not right is named with its fix, and left alone."""
 
+import gc
 import json
 import socket
 from pathlib import Path
@@ -7,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from penstock.testing.servers import MongoReplicaSet
+from penstock.testing.servers import MongoReplicaSet, free_ports
 from tests.cli.service import configure, penstock
 
 FREE_PORTS = '\n[serve]\ngrpc = "127.0.0.1:0"\nflight = "127.0.0.1:0"\nhttp = "127.0.0.1:0"\n'
@@ -93,6 +94,24 @@ def test_an_archive_and_files_of_access_that_cannot_be_there_are_errors(
     assert not (tmp_path / "new").exists()
     in_place_of_one = text.replace("file/archive", "file").replace("file/", "new/")
     assert examined(capsys, tmp_path, in_place_of_one)[0] == 1
+
+
+@pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
+def test_a_store_of_published_copies_is_asked(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, mongo: MongoReplicaSet, mongo_database: str
+) -> None:
+    (port,) = free_ports(1)
+    source = '[sources.shop]\ntype = "script"\n' + FREE_PORTS
+    for uri, expected, what in (
+        (mongo.uri, (0, "ok"), "published as a: nothing yet"),
+        (f"mongodb://127.0.0.1:{port}", (1, "error"), f"127.0.0.1:{port} refuses connections"),
+    ):
+        text = f'[checkpoint]\nstore = "mongodb"\ninstance = "a"\nuri = "{uri}"\ntimeout = 2\n'
+        text += f'database = "{mongo_database}"\n{source}'
+        code, findings = examined(capsys, tmp_path, text)
+        (finding,) = [one for one in findings if one["about"] == "checkpoint"]
+        assert ((code, finding["level"]), what in finding["detail"]) == (expected, True), finding
+    gc.collect()
 
 
 def test_a_warning_is_no_error(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

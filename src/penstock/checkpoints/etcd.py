@@ -216,7 +216,9 @@ def _detail(error: Etcd3Exception) -> str:
 def _unavailable(why: str) -> CheckpointUnavailableError:
     return CheckpointUnavailableError(
         f"etcd does not answer ({why}). Capture goes on, the positions in the log are safe, and "
-        f"publishing is tried again. Is one of [checkpoint] endpoints up, and https if it says so?"
+        f"publishing is tried again. Is one of [checkpoint] endpoints up, and https if it says so?",
+        why=f"etcd does not answer: {why}",
+        remedy="Is one of [checkpoint] endpoints up, and https if it says so?",
     )
 
 

@@ -145,7 +145,9 @@ class MongoCheckpoints:
         if passing or not isinstance(error, ConfigurationError | OperationFailure):
             return CheckpointUnavailableError(
                 f"{what}. Capture goes on, the positions in the log are safe, and publishing is "
-                f"tried again. In [checkpoint]: {remedy}"
+                f"tried again. In [checkpoint]: {remedy}",
+                why=what,
+                remedy=f"In [checkpoint]: {remedy}",
             )
         return CheckpointStoreError(
             f"{what}. Nothing was published, and the positions in the log are safe. In "

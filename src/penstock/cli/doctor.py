@@ -83,6 +83,7 @@ async def examine(settings: "Settings") -> list[Finding]:
     positions = await _positions(settings)
     for source in settings.sources.values():
         findings += await _source(source, positions.get(source.name))
+    findings += await _published(settings)
     for name, pipeline in settings.audit_pipelines.items():
         findings += await asyncio.to_thread(_trail, name, pipeline)
     if not settings.sources:
@@ -252,6 +253,26 @@ async def _source(source: "SourceSettings", position: str | None) -> list[Findin
         ]
     checks = await doctor(source.name, source.config, position=position)
     return [Finding.of(about, check) for check in checks]
+
+
+async def _published(settings: "Settings") -> list[Finding]:
+    """Whether the store of published copies answers."""
+    from penstock.cli.publishing import instance_of, store_of
+
+    try:
+        store = store_of(settings)
+        if store is None:
+            return []
+        instance = instance_of(settings)
+        try:
+            kept = await store.read(instance)
+        finally:
+            await store.close()
+    except PenstockError as error:
+        return [Finding.of("checkpoint", Check.failed("store", error))]
+    published = "nothing yet" if kept is None else f"sequence {kept.checkpoint.sequence:,}"
+    detail = f"the store answers; published as {instance}: {published}"
+    return [Finding(about="checkpoint", name="store", level=Level.OK, detail=detail)]
 
 
 def _trail(name: str, config: "AuditPipelineConfig") -> list[Finding]:

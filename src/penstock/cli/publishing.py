@@ -187,9 +187,10 @@ async def _claimed(settings: Settings, store: CheckpointStore, writer: str) -> A
             if time.monotonic() > deadline:
                 raise CheckpointUnavailableError(
                     f"there is no log at {settings.log.path}, and the store of published copies "
-                    f"did not answer for {PATIENCE_SECONDS:g} s: a log that began without it could "
-                    f"begin in the wrong place. Nothing was started. Start again once it answers, "
-                    f"or set [checkpoint] store = 'none' to begin without a past."
+                    f"did not answer for {PATIENCE_SECONDS:g} s ({error.why}): a log that began "
+                    f"without it could begin in the wrong place. Nothing was started. "
+                    f"{error.remedy} Start again once it answers, or set [checkpoint] store = "
+                    f"'none' to begin without a past."
                 ) from error
             await asyncio.sleep(_RETRY_SECONDS)
 

@@ -16,6 +16,13 @@ class CheckpointUnavailableError(CheckpointError):
     code = "checkpoint.unavailable"
     transient = True
 
+    def __init__(self, message: str, *, why: str = "", remedy: str = "") -> None:
+        super().__init__(message)
+        self.why = why
+        """What is in the way, for who says it in other words,"""
+        self.remedy = remedy
+        """and the next step, as a sentence."""
+
 
 class CheckpointConflictError(CheckpointError):
     """Another process wrote the published copy since it was read; nothing was changed."""
