@@ -114,6 +114,34 @@ def test_a_store_of_published_copies_is_asked(
     gc.collect()
 
 
+@pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
+def test_the_database_of_a_replica_is_asked(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, mongo: MongoReplicaSet, mongo_database: str
+) -> None:
+    (port,) = free_ports(1)
+    away = f"127.0.0.1:{port}"
+    pipelines = {
+        "fine": mongo.uri.replace("/?", f"/{mongo_database}?"),
+        "mongo": f"mongodb://{away}/d",
+        "mysql": f"mysql://u:s3cret@{away}/d",
+        "postgres": f"postgresql://u:s3cret@{away}/d",
+    }
+    text = '[sources.shop]\ntype = "script"\n' + FREE_PORTS
+    for name, uri in pipelines.items():
+        text += f'[pipelines.{name}]\nto = "replicate"\nsource = "shop"\nuri = "{uri}"\n'
+        text += "answer_seconds = 1\n"
+    code, findings = examined(capsys, tmp_path, text)
+    found = {one["about"]: one for one in findings if one["name"] == "destination"}
+    assert code == 1
+    assert found.pop("pipelines.fine")["level"] == "ok"
+    assert len(found) == 3
+    for one in found.values():
+        assert (one["level"], away in one["detail"]) == ("error", True), one
+        assert "s3cret" not in one["detail"]
+    assert f"nothing listens at {away}" in found["pipelines.mysql"]["detail"]
+    gc.collect()
+
+
 def test_a_warning_is_no_error(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     text = '[log]\nretention_bytes = "900TiB"\n[sources.shop]\ntype = "script"' + FREE_PORTS
     done = penstock(capsys, "doctor", "--config", str(configure(tmp_path, text)))

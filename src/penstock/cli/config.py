@@ -46,7 +46,12 @@ from penstock.serve.config import ServeConfig
 from penstock.state.config import StateConfig
 
 if TYPE_CHECKING:
-    from penstock.spark.config import AuditPipelineConfig, PipelineConfig, TablePipelineConfig
+    from penstock.spark.config import (
+        AuditPipelineConfig,
+        PipelineConfig,
+        ReplicatePipelineConfig,
+        TablePipelineConfig,
+    )
 
 Checked = TypeVar("Checked", bound=BaseModel)
 Made = TypeVar("Made")
@@ -159,6 +164,11 @@ class Settings(Struct, frozen=True, kw_only=True):
     def audit_pipelines(self) -> "dict[str, AuditPipelineConfig]":
         """Those that keep an audit trail."""
         return {name: one for name, one in self.pipelines.items() if one.to == "audit"}
+
+    @property
+    def replicate_pipelines(self) -> "dict[str, ReplicatePipelineConfig]":
+        """Those that keep another database equal."""
+        return {name: one for name, one in self.pipelines.items() if one.to == "replicate"}
 
 
 def load(

@@ -20,7 +20,7 @@ from penstock.errors import PenstockError
 
 if TYPE_CHECKING:
     from penstock.cli.config import Settings, SourceSettings
-    from penstock.spark.config import AuditPipelineConfig
+    from penstock.spark.config import AuditPipelineConfig, ReplicatePipelineConfig
 
 
 class Finding(Check, frozen=True, kw_only=True):
@@ -86,6 +86,8 @@ async def examine(settings: "Settings") -> list[Finding]:
     findings += await _published(settings)
     for name, pipeline in settings.audit_pipelines.items():
         findings += await asyncio.to_thread(_trail, name, pipeline)
+    for name, replica in settings.replicate_pipelines.items():
+        findings.append(await asyncio.to_thread(_replica, name, replica))
     if not settings.sources:
         findings.append(
             Finding(
@@ -280,6 +282,35 @@ def _trail(name: str, config: "AuditPipelineConfig") -> list[Finding]:
     from penstock.audit.doctor import doctor
 
     return [Finding.of(f"pipelines.{name}", check) for check in doctor(config.source, name, config)]
+
+
+def _replica(name: str, config: "ReplicatePipelineConfig") -> Finding:
+    """Whether a replica's database answers, and lets a run begin."""
+    from penstock.cli.config import missing_extra
+
+    about = f"pipelines.{name}"
+    try:
+        from penstock.spark.replica.destination import away
+        from penstock.spark.replicate import destination_of
+
+        destination = destination_of(name, config)
+    except ImportError as error:
+        kind = config.kind.partition("+")[0]
+        extra = {"postgres": "postgresql", "mariadb": "mysql"}.get(kind, kind)
+        wrong = missing_extra(f"pipeline {name}", f"spark,{extra}", error)
+        return Finding.of(about, Check.failed("destination", wrong))
+    except PenstockError as error:
+        return Finding.of(about, Check.failed("destination", error))
+    try:
+        destination.standing()
+    except PenstockError as error:
+        return Finding.of(about, Check.failed("destination", error))
+    except destination.errors as error:
+        told = away(name, destination, error, "A run would wait for it.")
+        return Finding.of(about, Check.failed("destination", told))
+    finally:
+        destination.reset()
+    return Finding(about=about, name="destination", level=Level.OK, detail="it answers")
 
 
 def _doctor_of(
