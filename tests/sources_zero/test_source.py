@@ -10,6 +10,7 @@ from msgspec import Raw, json
 
 from penstock.errors import ConfigError, PositionLostError, SourceUnavailableError, UndecodableError
 from penstock.event import Commit, Fragment, Operation
+from penstock.ports import NamesThings
 from penstock.sources.zero import reading
 from penstock.testing.contracts.source import changes, has_changes, has_items, told
 from penstock.zero import messages as said
@@ -423,3 +424,23 @@ async def test_a_server_that_refuses_us_stops_capture_and_no_key_is_said(
         assert "sesame" not in str(refused.value)
     ours = [one for one in caplog.records if "sesame" in one.getMessage()]
     assert not [one for one in ours if one.name != "websockets.server"]
+
+
+async def test_settings_that_name_no_table_of_the_server_are_told_with_the_nearest() -> None:
+    """What is there is known from the copy on, and behind a restart from the position."""
+    async with endpoint(item("a")).running() as upstream:
+        mine = source(upstream.url, include=["public.it?m", "public.itms"], exclude=["nothing.*"])
+        assert isinstance(mine, NamesThings)
+        assert await mine.unmatched() == []  # nothing is captured yet
+        items = await told(mine, None, has_changes(1))
+        wrong = [
+            "include 'public.itms' matches nothing that is there; the nearest are public.item",
+            "exclude 'nothing.*' matches nothing that is there",
+        ]
+        assert await mine.unmatched() == wrong
+        again = source(upstream.url, include=mine.config.include, exclude=mine.config.exclude)
+        await told(again, last(items).position, has_items)
+        assert await again.unmatched() == wrong
+        named = source(upstream.url)
+        await told(named, None, has_changes(1))
+        assert await named.unmatched() == []

@@ -72,6 +72,11 @@ class Reading:
         """Whether it may be said that nothing happens: nothing is half told."""
         return not self._copying
 
+    @property
+    def there(self) -> list[str] | None:
+        """The tables of the server; None before it has announced all of them."""
+        return None if self.position.watermark is None else self._tables.there
+
     def opening(self) -> list[Item]:
         """What is said first: where we stand (P21), and whether that is of other tables."""
         if self._new and self._config.start == "now":

@@ -1,9 +1,12 @@
 """Which tables are captured."""
 
 import re
+from collections.abc import Collection
 from functools import cached_property
 
 from msgspec import Struct
+
+from penstock import checks
 
 
 class Scope(Struct, frozen=True, omit_defaults=True, dict=True):
@@ -22,6 +25,14 @@ class Scope(Struct, frozen=True, omit_defaults=True, dict=True):
         if included is not None:
             return included.fullmatch(table) is not None
         return left_out.fullmatch(table) is None
+
+    def unmatched(self, there: Collection[str]) -> list[str]:
+        """A sentence for each pattern that matches none of the tables that are there."""
+        settings = [("include", one) for one in self.include]
+        settings += [("exclude", one) for one in self.exclude]
+        return checks.unmatched(
+            settings, there, lambda one: any(map(_pattern((one,)).fullmatch, there))
+        )
 
     @cached_property
     def _compiled(self) -> tuple[re.Pattern[str] | None, re.Pattern[str]]:

@@ -46,6 +46,7 @@ class ZeroSource:
         most."""
         self._due: deque[Upstream] = deque()
         self._told = asyncio.Event()
+        self._reading: Reading | None = None
 
     async def changes(self, *, position: str | None) -> AsyncIterator[Commit | Fragment]:
         """Commits after `position`; None: where `start` says.
@@ -54,7 +55,7 @@ class ZeroSource:
         and one every heartbeat while it says nothing. Raises SourceError.
         """
         known = None if position is None else parse_position(position)
-        reading = Reading(self.name, self.config, known)
+        reading = self._reading = Reading(self.name, self.config, known)
         self._unsaid.clear()
         self._due.clear()
         try:
@@ -93,6 +94,19 @@ class ZeroSource:
             self._due.append(upstream)
         if self._due:
             self._told.set()
+
+    async def unmatched(self) -> list[str]:
+        """As `NamesThings.unmatched`, by what the server announced to the capture that runs, for
+        nobody else can ask it; none where nothing was captured yet."""
+        if self._reading is None or not (self.config.include or self.config.exclude):
+            return []
+        there = self._reading.there
+        if there is None:
+            raise SourceUnavailableError(
+                f"{self.name}: the server has not announced its tables yet. Nothing was skipped; "
+                f"they come with the copy with which capture begins."
+            )
+        return self.config.scope.unmatched(there)
 
     async def close(self) -> None:
         """Nothing is held between sessions."""

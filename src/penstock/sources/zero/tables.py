@@ -46,6 +46,11 @@ class Announced:
         return self._text
 
     @property
+    def there(self) -> list[str]:
+        """All tables, captured or not."""
+        return list(self._tables)
+
+    @property
     def captured(self) -> list[str]:
         """The tables that are captured."""
         return [name for name in self._tables if name in self._scope]
