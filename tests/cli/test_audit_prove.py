@@ -143,7 +143,10 @@ def test_what_is_no_trail_and_who_does_not_answer_are_told(tmp_path: Path) -> No
     run = runner(path)
     with pytest.raises(ConfigError, match=r"no \[pipelines.trial\] \(did you mean trail\?\)"):
         run("verify", "trial")
-    with pytest.raises(TrailUnavailableError, match="run this again when it answers"):
+    with pytest.raises(
+        TrailUnavailableError,
+        match=r"127\.0\.0\.1:1 refuses connections.*run this again, and it goes on",
+    ):
         run("verify", "trail")
 
 
