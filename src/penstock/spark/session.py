@@ -2,12 +2,12 @@
 
 import os
 import re
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.errors import ConfigError
+from penstock.spark.interpreter import python_environment
 from penstock.spark.java import java_environment
 
 if TYPE_CHECKING:
@@ -103,7 +103,8 @@ def local_session(
     here ends with this process, and not by a SIGTERM of its own.
 
     Where no spark-submit has done so, it sets what `java_environment` says and, if not set,
-    PYSPARK_DRIVER_PYTHON and, on this machine, PYSPARK_PYTHON, for this process and its children.
+    PYSPARK_DRIVER_PYTHON and, on this machine, PYSPARK_PYTHON, as `python_environment` says, for
+    this process and its children.
     Raises ConfigError if there is no Java, for another master than spark-submit was told, for one
     of `settings` that comes too late, and for a Spark Connect server, also where the active session
     is of one.
@@ -119,12 +120,13 @@ def local_session(
         return _with(SparkSession.builder.getOrCreate(), settings or {})
     if _SUBMITTED in os.environ:
         return _submitted(master, settings or {})
-    os.environ.update(java_environment())
-    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     chosen = chosen_settings(master, settings or {}, users_own(os.environ))
+    named = ["PYSPARK_DRIVER_PYTHON"]
     if on_this_machine(chosen["spark.master"]):
         # Workers find what this process finds.
-        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        named.append("PYSPARK_PYTHON")
+    os.environ.update(java_environment())
+    os.environ.update(python_environment([name for name in named if name not in os.environ]))
     builder = SparkSession.builder.appName(app_name)
     for name, value in chosen.items():
         builder = builder.config(name, value)
