@@ -59,26 +59,31 @@ _TYPED: Final = re.compile(
 """As in TIMESTAMP 'now', which Spark's parser makes a moment of."""
 
 Plan = Any
-"""Of Spark's analyzer, in its JVM."""
+"""Of Spark's analyzer, in its JVM: whatever is asked of it is a call there, and there are many."""
+IsDocuments = Callable[[Plan], bool]
+"""Whether a part of a plan is the documents that a step is done to, which are not the step's."""
 
 
 def require_rowwise(frame: "DataFrame", name: str, text: str, *, documents: str) -> None:
     """Raise ConfigError if `frame`, made of `text` by the step `name`, does to the documents of the
     view `documents` what is not about one row, or about another time."""
-    _require_timeless(frame, name, text)
-    _require(_plan(frame), name, lambda plan: _is_view(plan, documents))
+    _require_all(frame, name, text, lambda plan: _is_view(plan, documents))
 
 
 def require_condition(frame: "DataFrame", name: str, text: str, *, of: "DataFrame") -> None:
     """As `require_rowwise`, of a `frame` that is a condition of `of`."""
-    _require_timeless(frame, name, text)
     base = _plan(of)
-    _require(_plan(frame), name, lambda plan: bool(plan.fastEquals(base)))
+    _require_all(frame, name, text, lambda plan: bool(plan.fastEquals(base)))
 
 
-def _require_timeless(frame: "DataFrame", name: str, text: str) -> None:
+def _require_all(frame: "DataFrame", name: str, text: str, is_documents: IsDocuments) -> None:
+    _require_timeless(frame, name, text, is_documents)
+    _require(_plan(frame), name, is_documents)
+
+
+def _require_timeless(frame: "DataFrame", name: str, text: str, is_documents: IsDocuments) -> None:
     """Raise ConfigError for what comes to something else at another time, or for somebody else."""
-    said = _SPECIAL if _TYPED.search(text) else _replaced(frame)
+    said = _SPECIAL if _TYPED.search(text) else _replaced(frame, is_documents)
     if said:
         raise ConfigError(
             f"{name}: {said} is another value each time, or for whoever runs it, and a batch that "
@@ -87,11 +92,12 @@ def _require_timeless(frame: "DataFrame", name: str, text: str) -> None:
         )
 
 
-def _replaced(frame: "DataFrame") -> str | None:
+def _replaced(frame: "DataFrame", is_documents: IsDocuments) -> str | None:
     """What of `frame` Spark's optimizer puts the present in the place of, which it does after what
     stands for other expressions is replaced by them."""
     plan = _plan(frame)
-    named = [_BY_RUN[kind] for kind in _kinds(plan) if kind in _BY_RUN]
+    kinds = list(_kinds(plan, is_documents))
+    named = [_BY_RUN[kind] for kind in kinds if kind in _BY_RUN]
     if named:
         return named[0]
     jvm: Any = frame.sparkSession._jvm
@@ -100,16 +106,18 @@ def _replaced(frame: "DataFrame") -> str | None:
     after = rules.SpecialDatetimeValues.apply(rules.ComputeCurrentTime.apply(before))
     if after.fastEquals(before):
         return None
-    timed = [_TIMED[kind] for kind in _kinds(plan) if kind in _TIMED]
+    timed = [_TIMED[kind] for kind in kinds if kind in _TIMED]
     return timed[0] if timed else _SPECIAL
 
 
-def _kinds(plan: Plan) -> Iterator[str]:
-    """Spark's names of all expressions of a plan, and of what is below it."""
+def _kinds(plan: Plan, is_documents: IsDocuments) -> Iterator[str]:
+    """Spark's names of all expressions of a plan, and of what is below it down to the documents."""
+    if is_documents(plan):
+        return
     for one in _listed(plan.expressions()):
         yield from _expression_kinds(one)
     for below in (*_listed(plan.children()), *_listed(plan.subqueries())):
-        yield from _kinds(below)
+        yield from _kinds(below, is_documents)
 
 
 def _expression_kinds(expression: Any) -> Iterator[str]:
@@ -118,7 +126,7 @@ def _expression_kinds(expression: Any) -> Iterator[str]:
         yield from _expression_kinds(below)
 
 
-def _require(plan: Plan, name: str, is_documents: Callable[[Plan], bool]) -> None:
+def _require(plan: Plan, name: str, is_documents: IsDocuments) -> None:
     paths = list(_paths(plan, is_documents))
     named = [said for path in paths for one in path if (said := _beyond(one))]
     said = named[0] if named else "documents a second time" if len(paths) > 1 else ""
@@ -136,7 +144,7 @@ def _beyond(plan: Plan) -> str | None:
     return said or (_CHANCE if by_chance else None)
 
 
-def _paths(plan: Plan, is_documents: Callable[[Plan], bool]) -> Iterator[tuple[Plan, ...]]:
+def _paths(plan: Plan, is_documents: IsDocuments) -> Iterator[tuple[Plan, ...]]:
     """The ways from the top to the documents: the parts on each."""
     if is_documents(plan):
         yield ()
