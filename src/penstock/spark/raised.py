@@ -55,22 +55,23 @@ def known_error(error: BaseException, *, pipeline: str) -> PenstockError | None:
     """
     if isinstance(error, PenstockError):
         return error
-    if any(said in str(error) for said in _WORKERS_AWAY):
+    text = str(error)  # of one of Spark's, that is some fifty calls to its JVM
+    if any(said in text for said in _WORKERS_AWAY):
         return WorkersUnavailableError(pipeline=pipeline)
     if isinstance(error, LOST):
         what = "Spark's JVM in the driver has ended, as one does that has no memory left"
         return SparkMemoryError(pipeline=pipeline, what=what)
-    if any(said in str(error) for said in _TOO_LONG):
+    if any(said in text for said in _TOO_LONG):
         return FieldTooLargeError(pipeline=pipeline)
     for said in _NO_MEMORY:
-        if said in str(error):
+        if said in text:
             what = f"Spark has not the memory for a batch ({said})"
             return SparkMemoryError(pipeline=pipeline, what=what)
-    for noted in reversed(_NOTED.findall(str(error))):
+    for noted in reversed(_NOTED.findall(text)):
         known = from_wire(noted.encode())
         if known is not None:
             return known
-    for name, sentence in reversed(_NAMED.findall(str(error))):
+    for name, sentence in reversed(_NAMED.findall(text)):
         kind = getattr(errors, name, None)
         if isinstance(kind, type) and issubclass(kind, PenstockError):
             found = kind.__new__(kind)
