@@ -1,11 +1,16 @@
 """The Java that Spark runs on is found or named, and a session's settings are the user's."""
 
+# Py4J has no types.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+
 import os
 import stat
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
+from py4j.clientserver import ClientServerConnection
+from pyspark.errors import AnalysisException
 
 from penstock.errors import ConfigError
 from penstock.spark import java
@@ -72,6 +77,26 @@ def test_the_session_has_our_settings_but_for_the_users(spark: "SparkSession") -
     memory = spark.conf.get("spark.driver.memory")
     assert memory == "1500m" != LOCAL_SETTINGS["spark.driver.memory"]
     assert "JAVA_HOME" in os.environ
+
+
+def test_classes_are_not_sought_in_all_jars_in_each_use(
+    spark: "SparkSession", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sought: list[str] = []
+    send = ClientServerConnection.send_command
+
+    def listening(connection: ClientServerConnection, command: str) -> Any:
+        kind, what, name, *_ = command.split("\n")
+        if (kind, what) == ("r", "u") and not name.startswith("org."):
+            sought.append(name)
+        return send(connection, command)
+
+    monkeypatch.setattr(ClientServerConnection, "send_command", listening)
+    rows: Any = spark.range(3)
+    assert rows.where(rows["id"] > 1).select("id").toArrow()["id"].to_pylist() == [2]
+    with pytest.raises(AnalysisException, match="UNRESOLVED_COLUMN"):
+        rows.select("missing")
+    assert sought == []
 
 
 @pytest.mark.parametrize(

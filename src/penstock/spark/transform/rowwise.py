@@ -101,9 +101,13 @@ def _replaced(frame: "DataFrame", is_documents: IsDocuments) -> str | None:
     if named:
         return named[0]
     jvm: Any = frame.sparkSession._jvm
-    rules = jvm.org.apache.spark.sql.catalyst.optimizer
-    before = rules.ReplaceExpressions.apply(plan)
-    after = rules.SpecialDatetimeValues.apply(rules.ComputeCurrentTime.apply(before))
+    # By their whole names: step by step each would be sought in all jars.
+    replace, compute, special = (
+        getattr(jvm, f"org.apache.spark.sql.catalyst.optimizer.{name}")
+        for name in ("ReplaceExpressions", "ComputeCurrentTime", "SpecialDatetimeValues")
+    )
+    before = replace.apply(plan)
+    after = special.apply(compute.apply(before))
     if after.fastEquals(before):
         return None
     timed = [_TIMED[kind] for kind in kinds if kind in _TIMED]
