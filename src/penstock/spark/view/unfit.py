@@ -40,6 +40,8 @@ _ELSEWHERE: Final = 8
 Tries = Callable[[Apart, "DataFrame | None"], None]
 """Compute what is kept of groups, without the rows that are apart, and without those of the main
 collection that have one of some identities. Raises what Spark does."""
+Computes = Callable[[Apart], object]
+"""Compute all, as it is kept then, without the rows that are apart. Raises what Spark does."""
 
 
 class Search:
@@ -60,12 +62,19 @@ class Search:
         self._computation = computation
 
     def found(
-        self, apart: Apart, told: Callable[[], str | None], tries: Tries, *, most: int
+        self,
+        apart: Apart,
+        told: Callable[[], str | None],
+        tries: Tries,
+        *,
+        computes: Computes,
+        most: int,
     ) -> Apart:
         """`apart`, and what is found beside it.
 
         `told` is the statement for the identities of the main collection's rows to look among, None
-        for all. Raises TooManyError where more than `most` are found at once.
+        for all. What `computes` can do is not tried before. Raises TooManyError where more than
+        `most` are found at once.
         """
         among = self._told(told)
         if len(self._query.tables) > 1:
@@ -75,7 +84,7 @@ class Search:
                 # They fail only if what else the query asks of a row lets them.
                 apart |= self._alone(apart, self._relations.identities(own, self._main), most)
         apart |= self._alone(apart, among, most)
-        if why_not(lambda: tries(apart, None)) is None:
+        if why_not(lambda: computes(apart)) is None:
             return apart
         return apart | self._together(apart, among, tries, most)
 

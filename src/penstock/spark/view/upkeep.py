@@ -11,6 +11,7 @@ Where the old versions are not known any more, the view is made anew from all ro
 
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
@@ -263,9 +264,13 @@ class Upkeep:
     # --- all of it ------------------------------------------------------------------------------
 
     def _anew(self, computation: Computation, number: int, marks: dict[str, Mark]) -> Kept:
+        @cache
+        def computed(apart: Apart) -> pa.Table:
+            return computation.whole(self._relations.now(apart))
+
         apart: Apart = _NOBODY
         try:
-            rows = computation.whole(self._relations.now(apart))
+            rows = computed(apart)
         except Exception as error:
             if of_values(error) is None:
                 raise
@@ -274,9 +279,9 @@ class Upkeep:
                 computation.try_whole(self._relations.now(left, but=but))
 
             search = self._search(computation)
-            apart = search.found(apart, lambda: None, tries, most=ROWS_MAX)
+            apart = search.found(apart, lambda: None, tries, computes=computed, most=ROWS_MAX)
             self._refuse_many(apart)
-            rows = computation.whole(self._relations.now(apart))
+            rows = computed(apart)
         refused = self._refused(computation, rows, apart)
         mark = self._kept_apart(apart, *self._apart.now(), refused)
         self._view.replace(rows, Made(query=number, marks=marks, apart=mark))
@@ -286,10 +291,15 @@ class Upkeep:
 
     def _changes(self, computation: Computation, then: Then) -> tuple[pa.Table, Apart]:
         """As `Computation.changes`, and which rows are apart now."""
+
+        @cache
+        def computed(apart: Apart) -> pa.Table:
+            return computation.changes(self._relations.sides(then, apart))
+
         retried = self._retried(computation, then) if then.apart else _NOBODY
         apart = then.apart - retried
         try:
-            return computation.changes(self._relations.sides(then, apart)), apart
+            return computed(apart), apart
         except Exception as error:
             if of_values(error) is None:
                 raise
@@ -305,11 +315,11 @@ class Upkeep:
             return touched(self._query, self._relations.sides(then, without))
 
         search = self._search(computation)
-        if not known or why_not(lambda: tries(without, None)) is not None:
-            apart = search.found(apart, told, tries, most=NEW_MAX)
+        if not known or why_not(lambda: computed(without)) is not None:
+            apart = search.found(apart, told, tries, computes=computed, most=NEW_MAX)
         apart = search.still(apart, known, tries)
         self._refuse_many(apart)
-        return computation.changes(self._relations.sides(then, apart)), apart
+        return computed(apart), apart
 
     def _retried(self, computation: Computation, then: Then) -> Apart:
         """Those of the rows that were apart which changed, or may be joined to what changed."""
