@@ -269,6 +269,8 @@ def test_a_disabled_stream_is_read_to_its_end_and_says_that_it_is_one(tmp_path: 
         rest = db.get_stream_records("t").after(first.position).execute()
         assert told(rest) == [("Insert", None, {"id": "b"})]
         assert rest.closed
+        with pytest.raises(StreamChangedError, match="another stream"):
+            db.get_stream_records("t").after(rest.position).execute()
         anew = db.get_stream_records("t").execute()
         assert [one.keys for one in anew.records] == [{"id": "c"}]
         assert anew.records[0].stream_id != rest.records[0].stream_id
@@ -305,7 +307,8 @@ def test_a_table_that_was_dropped_closes_its_stream_and_another_of_its_name_is_a
         assert after.records == []
         with_table(db)
         db.put("t", {"id": "b"})
-        assert db.get_stream_records("t").after(page.position).execute().closed
+        with pytest.raises(StreamChangedError, match="another stream"):
+            db.get_stream_records("t").after(page.position).execute()
         assert all_records(db) == [("Insert", None, {"id": "b"})]
 
 

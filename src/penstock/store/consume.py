@@ -28,7 +28,7 @@ from penstock.store.errors import (
     TrimmedDataError,
 )
 from penstock.store.records import StreamRecord
-from penstock.store.streams import RECORDS_MAX, Page, StreamInfo
+from penstock.store.streams import RECORDS_MAX, Page
 
 LOST: Final = (TrimmedDataError, StreamChangedError, AheadOfStreamError)
 """Why a position cannot be read on from."""
@@ -38,8 +38,6 @@ _LOOK_SECONDS: Final = 1.0
 
 class Consumed(Protocol):
     """What a consumer needs: a `Store`, or a `Client` of one."""
-
-    def get_stream_info(self, table: str) -> StreamInfo: ...
 
     def get_stream_records(self, table: str) -> ReadRecords: ...
 
@@ -135,8 +133,7 @@ class Consumer:
             handle(page.records)
             self._save(page.position, position)
         elif page.closed:
-            ended = StreamClosedError(self.table, position=page.position)
-            self._copy_again(ended, position)
+            raise StreamClosedError(self.table, position=page.position)
         return len(page.records)
 
     def _begin(self) -> str:
@@ -150,8 +147,7 @@ class Consumer:
         return checkpoint.position
 
     def _copy_again(self, error: StreamError, expected: str) -> str:
-        ended = isinstance(error, StreamClosedError)
-        if self._resync is None or (ended and not self._db.get_stream_info(self.table).enabled):
+        if self._resync is None:
             raise error
         position = self._db.get_stream_records(self.table).latest().execute().position
         self._resync(error)
@@ -172,8 +168,6 @@ class Consumer:
 
 class AsyncConsumed(Protocol):
     """What an asynchronous consumer needs: an `AsyncClient`."""
-
-    async def get_stream_info(self, table: str) -> StreamInfo: ...
 
     def get_stream_records(self, table: str) -> ReadRecordsWith[Awaitable[Page]]: ...
 
@@ -253,8 +247,7 @@ class AsyncConsumer:
             await handle(page.records)
             await self._save(page.position, position)
         elif page.closed:
-            ended = StreamClosedError(self.table, position=page.position)
-            await self._copy_again(ended, position)
+            raise StreamClosedError(self.table, position=page.position)
         return len(page.records)
 
     async def _begin(self) -> str:
@@ -268,10 +261,7 @@ class AsyncConsumer:
         return checkpoint.position
 
     async def _copy_again(self, error: StreamError, expected: str) -> str:
-        ended = isinstance(error, StreamClosedError)
         if self._resync is None:
-            raise error
-        if ended and not (await self._db.get_stream_info(self.table)).enabled:
             raise error
         position = (await self._db.get_stream_records(self.table).latest().execute()).position
         await self._resync(error)

@@ -262,7 +262,7 @@ class Streams(Engine):
                 position = Position(streams.stream_id(state, stream), begin)
             elif position is None:
                 position = Position.parse(begin)
-            return streams.read(
+            page = streams.read(
                 self._layout,
                 txn,
                 state,
@@ -271,6 +271,10 @@ class Streams(Engine):
                 limit=wanted.limit_,
                 bytes_max=wanted.bytes_max,
             )
+            at_end = page.closed and not page.records
+            if at_end and self._stream(txn, wanted.table, None).id != stream.id:
+                raise streams.changed(wanted.table)
+            return page
 
     def _stream(self, txn: Txn, table: str, position: Position | None) -> Stream:
         """The stream that a position is of, if it is one of the table's; else its newest."""

@@ -4,7 +4,8 @@ A position is what to go on after: the stream, a sequence, and a check of the re
 It is compared before anything is read, so a reader is never moved silently (F4, F10):
 
 - of another stream than the table's: StreamChangedError. The stream was disabled and enabled
-  again, the table dropped and made anew, or the store restored to before the record.
+  again, the table dropped and made anew, or the store restored to before the record. What an
+  ended stream still holds is read first.
 - before the trim point: TrimmedDataError. Exactly at it is good: nothing that follows is missing.
 - beyond what was ever written: AheadOfStreamError.
 """
@@ -100,7 +101,8 @@ class Page(NamedTuple):
     position: str
     """What to go on after; it moves though nothing came."""
     closed: bool
-    """Whether the stream was disabled and nothing follows, ever (F19)."""
+    """Whether the stream was disabled and nothing follows in it, ever (F19). To go on after its
+    end is StreamChangedError once the table has another."""
 
 
 def stream_id(state: State, stream: Stream) -> str:
@@ -121,17 +123,21 @@ def latest(state: State, stream: Stream) -> Position:
     return Position(stream_id(state, stream), stream.latest, stream.latest_check)
 
 
+def changed(table: str) -> StreamChangedError:
+    """The table has another stream by now, and nothing more is left of the position's."""
+    return StreamChangedError(
+        f"{table}: the position is of another stream than the one that the table has now: it was "
+        f"disabled and enabled again, or the table was dropped and made anew. What was read before "
+        f"is good, and changes may lie between. Copy the table again, and start from trim_horizon."
+    )
+
+
 def check(
     layout: Layout, txn: Transaction, state: State, stream: Stream, position: Position
 ) -> None:
     """Raise unless everything that follows `position` in the stream is still there."""
     if position.stream_id != stream_id(state, stream):
-        raise StreamChangedError(
-            f"{stream.table}: the position is of another stream than the one that the table has "
-            f"now: it was disabled and enabled again, or the table was dropped and made anew. "
-            f"What was read before is good, and changes may lie between. Copy the table again, and "
-            f"start from trim_horizon."
-        )
+        raise changed(stream.table)
     trimmed = max(stream.first, stream.trimmed)
     if position.sequence < trimmed:
         raise TrimmedDataError(stream.table, after=position.sequence, trimmed=trimmed)

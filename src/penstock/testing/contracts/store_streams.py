@@ -114,6 +114,11 @@ class StoreStreamsContract(StoreFace):
             end = db.get_stream_records("t").after(third.position).execute()
             assert (len(end.records), end.closed) == (1, True)
             assert not db.get_stream_info("t").enabled
+            over = db.get_stream_records("t").after(end.position).execute()
+            assert (len(over.records), over.closed) == (0, True)
+            db.enable_stream("t", BOTH)
+            with pytest.raises(StreamChangedError):
+                db.get_stream_records("t").after(over.position).execute()
 
     def test_streams_are_enabled_disabled_and_kept_as_their_retention_says(self) -> None:
         """F12."""
@@ -271,7 +276,7 @@ class StoreStreamsContract(StoreFace):
             assert why == []
             db.enable_stream("t", BOTH)
             consumer.run(handle, idle_seconds=0)
-            assert [type(error) for error in why] == [StreamClosedError]
+            assert [type(error) for error in why] == [StreamChangedError]
             db.put("t", {"id": "b"})
             consumer.run(handle, idle_seconds=0)
             assert handled == ["a", "b"]
