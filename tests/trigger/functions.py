@@ -1,6 +1,7 @@
 """Functions that triggers call in these tests. What they are called with goes into a file."""
 
 import json
+import math
 import os
 import time
 from pathlib import Path
@@ -106,6 +107,22 @@ def large_answer(event: Any, context: Any) -> Any:
     """Answers with more than there may be, while anything is bad."""
     note(event)
     return {"batchItemFailures": [], "more": "x" * (6 << 20)} if bad() else None
+
+
+def answer_of(event: Any, context: Any) -> Any:
+    """Answers what the event names, which Python has and JSON has not."""
+    deep: list[Any] = []
+    for _ in range(100_000):
+        deep = [deep]
+    answers: dict[str, Any] = {
+        "nan": {"batchItemFailures": math.nan},
+        "infinity": [-math.inf],
+        "surrogate": "\ud800",
+        "object": object(),
+        "deep": deep,
+        "number": {"total": 1.5, "none": None},
+    }
+    return answers[event["answer"]]
 
 
 def keep(letter: Any, context: Any) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from penstock.trigger.environments import Environments
 from penstock.trigger.mapping import run_trigger
 from tests.serve.dynamodb.support import Served
 from tests.trigger.support import Calls, configured, put, running
@@ -153,3 +154,25 @@ async def test_an_answer_that_is_too_large_is_told_with_its_size_and_the_limit(
     first, second = (call["pid"] for call in calls.all())
     assert first != second
     await until(lambda: not still_there([str(first)]))
+
+
+@pytest.mark.slow
+async def test_an_answer_that_json_cannot_hold_is_a_failure_with_its_reason(tmp_path: Path) -> None:
+    """As in Lambda. NaN was written as null: a null list of failures, which is success."""
+    with (tmp_path / "lock").open("w") as lock:
+        processes = Environments(
+            "tests.trigger.functions:answer_of",
+            name="t",
+            arn="a",
+            timeout_seconds=60,
+            count_max=1,
+            lock=lock.fileno(),
+            stop=asyncio.Event(),
+        )
+        async with processes:
+            for name in ("nan", "infinity", "surrogate", "object", "deep"):
+                outcome = await processes.call(msgspec.json.encode({"answer": name}))
+                assert outcome.error == "InvalidAnswer", name
+                assert "JSON cannot hold this" in outcome.message, name
+            outcome = await processes.call(b'{"answer":"number"}')
+            assert (outcome.error, outcome.answer) == ("", {"total": 1.5, "none": None})

@@ -9,6 +9,7 @@ too; until then it holds the trigger's lock, by the inherited descriptor.
 import asyncio
 import importlib
 import inspect
+import json
 import os
 import queue
 import signal
@@ -49,8 +50,6 @@ class Outcome(Struct, frozen=True, omit_defaults=True):
     error: str = ""
     """The name of what was raised; empty if nothing was."""
     message: str = ""
-    unencodable: str = ""
-    """The type of an answer that JSON cannot hold; empty for others."""
 
 
 class Context:
@@ -157,8 +156,12 @@ def _call(function: Callable[[Any, Context], Any], frame: bytes, runner: asyncio
         return Outcome(error=type(error).__name__, message=str(error))
     try:
         msgspec.json.encode(answer)
-    except (TypeError, ValueError, OverflowError):
-        return Outcome(unencodable=type(answer).__name__)
+        # msgspec writes null for NaN and the infinities, and a list of failures that is null is
+        # success.
+        json.dumps(msgspec.to_builtins(answer, str_keys=True), allow_nan=False)
+    except Exception as error:
+        kind = type(answer).__name__
+        return Outcome(error="InvalidAnswer", message=f"JSON cannot hold this {kind}: {error}")
     return Outcome(answer=answer)
 
 

@@ -111,8 +111,6 @@ class Handler:
             return outcome, 0
         is_reporting = self._config.report_batch_item_failures
         try:
-            if outcome.unencodable and is_reporting:
-                raise InvalidAnswerError(f"it is a {outcome.unencodable}, which JSON cannot hold")
             numbers = [record.number for record in piece.records]
             failed = first_failed(outcome.answer, numbers, is_reporting=is_reporting)
         except InvalidAnswerError as error:
