@@ -171,6 +171,11 @@ def behind(gtids: str) -> Callable[[Story], bool]:
     return reached
 
 
+def in_binlog(name: str) -> Callable[[Story], bool]:
+    """Holds once a source reads this binlog."""
+    return lambda story: story.place.binlog is not None and story.place.binlog.file == name
+
+
 async def caught_up(server: SqlServer, source: MysqlSource, story: Story | None = None) -> Story:
     """What the source says up to where the server's binlog ends now."""
     story = Story() if story is None else story

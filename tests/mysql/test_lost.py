@@ -28,6 +28,7 @@ from tests.mysql.support import (
     caught_up,
     completed,
     end_of,
+    in_binlog,
     purge,
     run,
     source_of,
@@ -183,6 +184,7 @@ async def test_binlogs_that_are_purged_up_to_our_position_are_no_loss(
     with server.connect() as db:
         story = await begun(server, db)
         run(db, "FLUSH BINARY LOGS")
+        await follow(source_of(server), story, in_binlog(binlogs(db)[-1]))
         purge(db)
         run(db, "INSERT INTO d.a VALUES (2)")
         await caught_up(server, source_of(server), story)

@@ -18,7 +18,17 @@ from penstock.sources.mysql.connection import Connected
 from penstock.sources.mysql.positions import MysqlPosition, Server, begun_at, parse_position
 from penstock.sources.mysql.scope import Scope
 from penstock.testing.servers import MariaDbServer, MySqlServer
-from tests.mysql.support import Story, behind, caught_up, end_of, purge, run, source_of
+from tests.mysql.support import (
+    Story,
+    behind,
+    binlogs,
+    caught_up,
+    end_of,
+    in_binlog,
+    purge,
+    run,
+    source_of,
+)
 from tests.telling import follow
 
 Start = Callable[..., MySqlServer]
@@ -83,6 +93,7 @@ async def test_binlogs_that_are_purged_up_to_our_position_are_no_loss(start_mysq
     with server.connect() as db:
         story = await begun(server, db)
         run(db, "FLUSH BINARY LOGS")
+        await follow(source_of(server), story, in_binlog(binlogs(db)[-1]))
         purge(db)
         run(db, "INSERT INTO d.a VALUES (2)")
         await caught_up(server, source_of(server), story)

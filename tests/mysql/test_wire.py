@@ -34,12 +34,19 @@ LARGE = 17 << 20
 """Bytes of a value that no frame and no packet holds alone."""
 
 
+LOOKS = 1
+"""BINLOG_DUMP_NON_BLOCK, among the flags of a dump."""
+
+
 def is_dump(sent: bytes) -> bool:
-    """Whether a client that sends this asks for the binlog from where it stands; in a frame."""
+    """Whether a client that sends this, in a frame, asks for the binlog from where it stands, and
+    not for a look that ends by itself."""
     by_gtid, by_domain = b"\x1e", b"\x12"
-    return sent[10:11] == b"\0" and (
-        sent[11:12] == by_gtid or (sent[11:12] == by_domain and len(sent) == 7 + 4 + 1 + 10)
-    )
+    if sent[10:11] != b"\0":
+        return False
+    if sent[11:12] == by_gtid:
+        return sent[12:13] == b"\0"
+    return sent[11:12] == by_domain and len(sent) == 7 + 4 + 1 + 10 and not sent[16] & LOOKS
 
 
 def is_dump_in_packets(sent: bytes) -> bool:

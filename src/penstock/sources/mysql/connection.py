@@ -389,9 +389,9 @@ def seconds_now(connection: Connected) -> int:
     return int(now)
 
 
-def binlogs(connection: Connected) -> list[str]:
-    """The names of the server's binlogs, oldest first."""
-    return [str(name) for name, *_ in ask(connection, "SHOW BINARY LOGS")]
+def binlogs(connection: Connected) -> dict[str, int]:
+    """The names of the server's binlogs, oldest first, and their sizes in bytes."""
+    return {str(name): int(size) for name, size, *_ in ask(connection, "SHOW BINARY LOGS")}
 
 
 def binlog_end(connection: Connected) -> tuple[str, int]:

@@ -39,6 +39,10 @@ class FilePlace:
         """Whether another place of the same binlogs is behind this one."""
         return (_number(self.file), self.offset) < (_number(other.file), other.offset)
 
+    def is_behind(self, end: str) -> bool:
+        """Whether a server whose binlogs end there has more."""
+        return self.is_before(self.parse(end))
+
     def purged(self, before: str) -> str | None:
         """What is lost: our file, if it is older than the server's oldest; None if it is not (S7).
 

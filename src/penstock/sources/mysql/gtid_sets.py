@@ -114,6 +114,30 @@ class GtidSet:
         at = bisect_right(ours, int(number), key=lambda one: one[0])
         return bool(at) and ours[at - 1][1] >= int(number)
 
+    def without(self, name: str) -> "GtidSet":
+        """A set of all the others. Raises ValueError."""
+        left = GtidSet()
+        who, _, number = name.rpartition(":")
+        uuid, _, tag = who.partition(":")
+        one = int(number)
+        for source, intervals in self._intervals.items():
+            for first, last in intervals:
+                parts = [(first, last)]
+                if source == (uuid, tag) and first <= one <= last:
+                    parts = [(first, one - 1), (one + 1, last)]
+                for begin, end in parts:
+                    if begin <= end:
+                        left._add(source, begin, end)
+        return left
+
+    def newest(self) -> list[str]:
+        """The transaction with the highest number of each who gave numbers."""
+        return [_name(source, found[-1][1]) for source, found in self._intervals.items()]
+
+    def is_behind(self, end: str) -> bool:
+        """Whether a server that has executed these has more."""
+        return self.lacks(GtidSet.parse(end)) is not None
+
     def purged(self, before: str) -> str | None:
         """A transaction that we lack and the server does not hold any more; None if none is (S7).
 

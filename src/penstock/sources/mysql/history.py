@@ -6,16 +6,11 @@ import pymysql
 import structlog
 
 from penstock.errors import SourceChangedError
-from penstock.mysql_causes import code_of
-from penstock.sources.mysql.beginnings import ANONYMOUS, BEGINS, beginning
-from penstock.sources.mysql.binlog import Checksums, EventType, MalformedEventError
 from penstock.sources.mysql.config import MysqlSourceConfig
 from penstock.sources.mysql.connection import (
-    CANNOT_READ_BINLOG,
     Connected,
     Facts,
     ask,
-    binlogs,
     connect,
     discard,
     facts,
@@ -24,12 +19,11 @@ from penstock.sources.mysql.connection import (
     unmatched,
 )
 from penstock.sources.mysql.holdings import flavour_of, holdings
-from penstock.sources.mysql.positions import MysqlPosition, Server, told
+from penstock.sources.mysql.positions import MysqlPosition, Server, told, without_domains
+from penstock.sources.mysql.proofs import Proof, Prover, begun_at
 from penstock.sources.mysql.stream import BinlogStream, drawn_server_id
 
 logger = structlog.get_logger(__name__)
-
-_NO_EVENT_THERE = 1220
 
 
 def seconds_to_loss(source: str, config: MysqlSourceConfig, known: MysqlPosition) -> float | None:
@@ -59,76 +53,11 @@ def seconds_to_loss(source: str, config: MysqlSourceConfig, known: MysqlPosition
         stream = BinlogStream(connection)
         stream.deadline(config.connect_timeout)
         stream.begin_at(found, file=oldest, server_id=drawn_server_id())
-        return max(0.0, float(until - _begun_at(stream)))
+        return max(0.0, float(until - begun_at(stream)))
     except (pymysql.MySQLError, OSError, ssl.SSLError) as error:
         raise translated(source, config, error) from None
     finally:
         discard(connection)
-
-
-def _begun_at(stream: BinlogStream) -> int:
-    """When a binlog was begun, in Unix seconds: its first event says."""
-    checksums = Checksums()
-    while True:
-        for data in stream.read():
-            event = checksums.event(data)
-            if event.type == EventType.FORMAT_DESCRIPTION and event.timestamp:
-                return event.timestamp
-
-
-def is_ours(source: str, config: MysqlSourceConfig, found: Facts, known: MysqlPosition) -> bool:
-    """Whether the server's binlog still has our last transaction where we read it; blocks.
-
-    A server that was set up anew counts from one again, and its numbers pass ours. Its files do
-    not hold the same transaction of the same second at the same place.
-    """
-    connection = connect(source, config, read_seconds=config.connect_timeout)
-    try:
-        if _is_kept_back(found, known):
-            return _is_listed(connection, known)
-        stream = BinlogStream(connection)
-        stream.deadline(config.connect_timeout)
-        stream.begin_at(found, file=known.file, offset=known.offset, server_id=drawn_server_id())
-        return _first_transaction(stream) == (known.last, known.at)
-    except MalformedEventError:
-        return False  # another event begins elsewhere
-    except pymysql.MySQLError as error:
-        if code_of(error) == CANNOT_READ_BINLOG:
-            return False
-        raise
-    finally:
-        discard(connection)
-
-
-def _is_kept_back(found: Facts, known: MysqlPosition) -> bool:
-    """Whether a MySQL sends nobody a transaction like our last, for its gtid_mode was switched."""
-    if known.flavour != "mysql_files" or not known.last:
-        return False
-    return found.gtid_mode == ("ON" if known.last.startswith(ANONYMOUS) else "OFF")
-
-
-def _is_listed(connection: Connected, known: MysqlPosition) -> bool:
-    """Whether a transaction like our last begins where ours did. Its moment is not listed."""
-    try:
-        rows = ask(connection, "SHOW BINLOG EVENTS IN %s FROM %s LIMIT 1", known.file, known.offset)
-    except pymysql.MySQLError as error:
-        if code_of(error) == _NO_EVENT_THERE:
-            return False
-        raise
-    name = "ANONYMOUS" if known.last.startswith(ANONYMOUS) else known.last
-    return any(name in str(row[5]) for row in rows)
-
-
-def _first_transaction(stream: BinlogStream) -> tuple[str, int] | None:
-    """The name of the transaction with which a stream begins, and its second."""
-    checksums = Checksums()
-    while True:
-        for data in stream.read():
-            event = checksums.event(data)
-            if event.type in BEGINS:
-                return beginning(event, data).gtid, event.timestamp
-            if event.type not in {EventType.ROTATE, EventType.FORMAT_DESCRIPTION}:
-                return None
 
 
 def _and_prepared(known: MysqlPosition, before: str) -> str:
@@ -161,10 +90,12 @@ def lost(
             expected=f"{known.server}, and positions of the kind {known.flavour}",
             found=f"{server}, and {now}",
         )
-    ours, theirs = known.told(), holdings(asking, found, known.flavour)
-    strange = ours.unknown(theirs.logged)
-    if strange is not None:
-        if server != known.server:
+    theirs = holdings(asking, found, known.flavour)
+    prover, same = Prover(source, config, found, asking), server == known.server
+    strange = without_domains(known, theirs.logged).told().unknown(theirs.logged)
+    # With semi-synchronous replication it sends what it calls executed once a replica has it.
+    if strange is not None and not (same and prover.has_last(known, theirs)):
+        if not same:
             raise SourceChangedError(
                 source=source,
                 expected=f"{known.server}, which had the transaction {strange}",
@@ -175,17 +106,41 @@ def lost(
     if gone is not None:
         and_rows = _and_prepared(known, theirs.before)
         return f"the server has purged its binlogs up to {gone}{and_rows}"
-    if server != known.server:
-        logger.warning(
-            "another server has our transactions, and is gone on from",
-            source=source,
-            before=str(known.server),
-            after=str(server),
-        )
-        return None
-    if known.file in binlogs(asking) and not is_ours(source, config, found, known):
-        return f"the server was set up anew: its transaction {known.last} is another"
+    if same:
+        return _unproven(known, prover.same_server(known, theirs))
+    match prover.by_last(known, theirs):
+        case Proof.ANOTHER:
+            raise SourceChangedError(
+                source=source,
+                expected=f"{known.server}, which had the transaction {known.last} at another time",
+                found=f"{server}, whose transaction of this number is another",
+            )
+        case Proof.NONE:
+            return (
+                f"another server answers, {server}, and no binlog of it has a transaction by which "
+                f"its history would be proven to be that of {known.server}"
+            )
+    logger.warning(
+        "another server has our transactions, and is gone on from",
+        source=source,
+        before=str(known.server),
+        after=str(server),
+    )
     return None
+
+
+def _unproven(known: MysqlPosition, proof: Proof) -> str | None:
+    match proof:
+        case Proof.OURS:
+            return None
+        case Proof.ANOTHER:
+            last = f": its transaction {known.last} is another" if known.last else ""
+            return f"the server was set up anew, or restored from an older copy{last}"
+    file = known.file if known.binlog is None else known.binlog.file
+    return (
+        f"the server has the binlog {file} no more, in which we stood, and so nothing by which its "
+        f"history would be proven to be the one that was read"
+    )
 
 
 def names_nothing(source: str, config: MysqlSourceConfig) -> list[str]:

@@ -6,11 +6,10 @@ from penstock.sources.mysql.connection import (
     Connected,
     Facts,
     binlog_end,
-    binlogs,
     gtids_before,
     oldest_binlog,
 )
-from penstock.sources.mysql.file_places import BEGINNING
+from penstock.sources.mysql.file_places import BEGINNING, FilePlace
 from penstock.sources.mysql.positions import Flavour
 
 
@@ -32,14 +31,20 @@ def flavour_of(found: Facts) -> Flavour:
     return "mysql" if found.gtid_mode == "ON" else "mysql_files"
 
 
+def ends(connection: Connected, found: Facts, flavour: Flavour) -> tuple[str, str]:
+    """`end` and `logged` of a server's holdings alone."""
+    if flavour != "mysql_files":
+        return found.gtid_end, found.gtid_logged
+    file, offset = binlog_end(connection)
+    return f"{file}:{offset}", f"{file}:{offset}"
+
+
 def holdings(connection: Connected, found: Facts, flavour: Flavour) -> Holdings:
     """Ask a server of whose kind the flavour is."""
-    if flavour == "mariadb":
-        oldest = oldest_binlog(connection)
-        before = "" if oldest is None else gtids_before(connection, oldest)
-        return Holdings(found.gtid_end, found.gtid_logged, before)
+    end, logged = ends(connection, found, flavour)
     if flavour == "mysql":
-        return Holdings(found.gtid_end, found.gtid_logged, found.gtid_purged)
-    file, offset = binlog_end(connection)
-    oldest = next(iter(binlogs(connection)), file)
-    return Holdings(f"{file}:{offset}", f"{file}:{offset}", f"{oldest}:{BEGINNING}")
+        return Holdings(end, logged, found.gtid_purged)
+    oldest = oldest_binlog(connection)
+    if flavour == "mariadb":
+        return Holdings(end, logged, "" if oldest is None else gtids_before(connection, oldest))
+    return Holdings(end, logged, f"{oldest or FilePlace.parse(end).file}:{BEGINNING}")

@@ -262,7 +262,7 @@ def first_behind(connection: Connected, file: str, offset: int) -> Gtid | None:
             offset = int(end)
         if len(events) == _EVENTS_AT_ONCE:
             continue
-        names = names or binlogs(connection)
+        names = names or list(binlogs(connection))
         later = names[names.index(file) + 1 :] if file in names else list[str]()
         if not later:
             return None

@@ -45,6 +45,14 @@ class Server(Struct, frozen=True, omit_defaults=True):
         return f"server_id {self.id}" + (f" ({self.uid})" if self.uid else "")
 
 
+class Binlog(Struct, frozen=True):
+    """A binlog of a server: the names are used again after a reset, and not in the same second."""
+
+    file: str
+    begun: int
+    """When the server began it, in Unix seconds: its first event says."""
+
+
 class MysqlPosition(Struct, frozen=True, omit_defaults=True):
     """Where a source stands: behind these transactions."""
 
@@ -60,7 +68,11 @@ class MysqlPosition(Struct, frozen=True, omit_defaults=True):
     file: str = ""
     """The binlog that it is in,"""
     offset: int = 0
-    """and where: by that another history under the same numbers is told from ours."""
+    """and where; empty and 0 where we only asked for it. By these another history under the same
+    numbers is told from ours (record 0039)."""
+    binlog: Binlog | None = None
+    """The one that was read last, maybe to its end and without a transaction. None: written by a
+    version that did not keep it."""
     gap_said: bool = False
     """Whether the log has a gap that begins here; capture stopped at it."""
     flavour: Flavour = "mariadb"
@@ -201,6 +213,10 @@ class Domains:
             return next(iter(names.values()))
         return ",".join(names[domain] for domain in sorted(names))
 
+    def is_behind(self, end: str) -> bool:
+        """Whether a server whose domains end there has more."""
+        return purged(parse_gtids(self.text()), parse_gtids(end)) is not None
+
     def purged(self, before: str) -> str | None:
         """As the function `purged`, of a server's lists."""
         gone = purged(parse_gtids(self.text()), parse_gtids(before))
@@ -221,6 +237,22 @@ def told(flavour: Flavour, gtids: str) -> Told:
     if flavour == "mysql":
         return GtidSet.parse(gtids)
     return FilePlace.parse(gtids) if flavour == "mysql_files" else Domains(parse_gtids(gtids))
+
+
+def without_domains(position: MysqlPosition, logged: str) -> MysqlPosition:
+    """A position of MariaDB's without the domains that the server has nothing of any more: once no
+    binlog holds one, it may be deleted (FLUSH BINARY LOGS DELETE_DOMAIN_ID). As it is where none
+    would be left, and of MySQL's."""
+    if position.flavour != "mariadb":
+        return position
+    there = {gtid.domain for gtid in all_gtids(logged)}
+
+    def left(gtids: str) -> str:
+        return gtids_text(g for g in parse_gtids(gtids).values() if g.domain in there)
+
+    gtids = left(position.gtids)
+    since = None if position.since is None else left(position.since)
+    return structs.replace(position, gtids=gtids, since=since) if gtids else position
 
 
 def begun_at(server: Server, gtids: str, scope: Scope, flavour: Flavour) -> MysqlPosition:

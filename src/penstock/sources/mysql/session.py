@@ -14,7 +14,13 @@ import pymysql
 import structlog
 from msgspec import structs
 
-from penstock.errors import PenstockError, PositionLostError, SourceError, UndecodableError
+from penstock.errors import (
+    PenstockError,
+    PositionLostError,
+    SourceError,
+    SourceUnavailableError,
+    UndecodableError,
+)
 from penstock.event import AnyEvent, Commit, Fragment, SchemaEvent
 from penstock.mysql_causes import code_of
 from penstock.sources.mysql.asking import Asking
@@ -44,12 +50,20 @@ from penstock.sources.mysql.copier import Copier
 from penstock.sources.mysql.copying import Name, Policy
 from penstock.sources.mysql.described import shapes_now
 from penstock.sources.mysql.events import Teller
+from penstock.sources.mysql.following import Following
 from penstock.sources.mysql.held import Undone
 from penstock.sources.mysql.history import lost
-from penstock.sources.mysql.holdings import flavour_of, holdings
+from penstock.sources.mysql.holdings import ends, flavour_of, holdings
 from penstock.sources.mysql.listening import Listener
 from penstock.sources.mysql.losses import loss_of
-from penstock.sources.mysql.positions import Flavour, MysqlPosition, Server, begun_at
+from penstock.sources.mysql.positions import (
+    Flavour,
+    MysqlPosition,
+    Server,
+    begun_at,
+    without_domains,
+)
+from penstock.sources.mysql.proofs import Prover
 from penstock.sources.mysql.replies import Replies, Reply
 from penstock.sources.mysql.requirements import require, require_logged, require_tables
 from penstock.sources.mysql.rescoping import rescoped
@@ -119,6 +133,7 @@ class Session:
         self._said_at = 0.0
         self._as_of_place = "", 0
         """Of the last transaction whose time was told as that of all."""
+        self._following = Following(patience_seconds=config.deadline_seconds)
         self._aborted = False
 
     # --- the start -------------------------------------------------------------------------------
@@ -144,13 +159,14 @@ class Session:
             theirs = holdings(asking, found, flavour)
             gtids = theirs.before if self._config.start == "beginning" else theirs.end
             position = begun_at(server, gtids, self._config.scope, flavour)
+            position = Prover(self._source, self._config, found, asking).founded(position, theirs)
             if self._config.start != "beginning":
                 position = structs.replace(position, shapes=self._shapes_now())
             if self._config.start == "snapshot":
                 position = structs.replace(position, copying=self._copier.everything())
         else:
             position = known
-            why = lost(self._source, self._config, found, asking, known=known, server=server)
+            why = self._lost(found, known)
             if why is not None:
                 events, position, error = self._gap(found, known, why)
             position = structs.replace(position, server=server)
@@ -260,8 +276,9 @@ class Session:
     ) -> tuple[list[AnyEvent], MysqlPosition, PenstockError | None]:
         """What is said of a loss, once, and where it goes on from; or the error to stop with."""
         mode, events = self._config.on_position_lost, list[AnyEvent]()
-        end = holdings(self._asking.connection(), found, known.flavour).end
-        loss = loss_of(known, until=end, why=why, mode=mode)
+        asking = self._asking.connection()
+        theirs = holdings(asking, found, known.flavour)
+        loss = loss_of(known, until=theirs.end, why=why, mode=mode)
         if loss.facts is not None:
             events.append(
                 self._teller.system(
@@ -272,8 +289,11 @@ class Session:
                     facts=loss.facts,
                 )
             )
-        error = PositionLostError(source=self._source, position=known.gtids, detail=why)
-        return events, loss.position, error if loss.halts else None
+        if loss.halts:
+            error = PositionLostError(source=self._source, position=known.gtids, detail=why)
+            return events, loss.position, error
+        prover = Prover(self._source, self._config, found, asking)
+        return events, prover.founded(loss.position, theirs), None
 
     # --- what follows ----------------------------------------------------------------------------
 
@@ -360,7 +380,37 @@ class Session:
             if self._beat or (moved and time.monotonic() - self._said_at >= SAY_SECONDS):
                 # It is sent where the server has had nothing for us for so long.
                 items.append(self._say([], as_of_ms=self._as_of_ms()))
+                if self._beat:
+                    return self._compared(items)
         return Step(items)
+
+    def _compared(self, items: list[Item]) -> Step:
+        """These, and what is lost, if the server, which has nothing for us, writes a history that
+        we do not read."""
+        found = self._asking.again(facts)
+        end, logged = self._asking.again(lambda by: ends(by, found, self.flavour))
+        known = self._reading.position
+        ours = without_domains(known, logged).told()
+        lacks = ours.unknown(logged) is not None
+        for name in self._reading.prepared:
+            ours.add(name)
+        overdue = self._following.is_overdue(ours, end=end, now=time.monotonic())
+        why = self._lost(found, known) if lacks or overdue else None
+        if why is not None:
+            step = self._go_on_behind(found, known, why)
+            return step._replace(items=[*items, *step.items])
+        if overdue:
+            raise SourceUnavailableError(
+                f"{self._source}: the server has transactions behind {known.gtids} and does not "
+                f"send them. Its session is closed and a new one starts from the durable position."
+            )
+        return Step(items)
+
+    def _lost(self, found: Facts, known: MysqlPosition) -> str | None:
+        """As the function `lost`."""
+        server = Server(found.server_id, found.server_uid)
+        asking = self._asking.connection()
+        return lost(self._source, self._config, found, asking, known=known, server=server)
 
     def _as_of_ms(self) -> int | None:
         """Up to when all that the server has was told; None where nothing says so anew."""
@@ -430,16 +480,18 @@ class Session:
 
     def _refused(self, error: pymysql.MySQLError) -> Step:
         """The server does not read its binlog for us: is what we need gone meanwhile?"""
-        asking = self._asking.connection()
         known = self._reading.position
-        found = facts(asking)
-        server = Server(found.server_id, found.server_uid)
-        why = lost(self._source, self._config, found, asking, known=known, server=server)
+        found = facts(self._asking.connection())
+        why = self._lost(found, known)
         if why is None or self._reading.open:
             raise SourceError(
                 f"{self._source}: the server cannot read its binlog for us: {error.args[-1]}. "
                 f"Capture has stopped after {known.gtids} and nothing was skipped."
             ) from None
+        return self._go_on_behind(found, known, why)
+
+    def _go_on_behind(self, found: Facts, known: MysqlPosition, why: str) -> Step:
+        """Say a loss, and go on behind it in another stream, if that is wanted."""
         events, position, stop = self._gap(found, known, why)
         self._reading.standing(position)
         self._copier.lost()

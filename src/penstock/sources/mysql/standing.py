@@ -13,6 +13,7 @@ from msgspec import structs
 from penstock.sources.mysql.binlog import Gtid, MalformedEventError
 from penstock.sources.mysql.file_places import FilePlace
 from penstock.sources.mysql.positions import (
+    Binlog,
     Domains,
     MysqlPosition,
     parse_gtids,
@@ -73,6 +74,10 @@ class Standing:
         """What began last never ended: the server died within it, and gives its name again."""
         if isinstance(self._again, _DomainsAgain):
             self._again.abandoned()
+
+    def reads(self, binlog: Binlog) -> None:
+        """This one is read now."""
+        self.position = structs.replace(self.position, binlog=binlog)
 
     def moved(self, file: str, offset: int) -> None:
         """Nothing but files' ends was read up to here: who is at one's end need not keep it. An

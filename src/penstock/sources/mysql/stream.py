@@ -69,12 +69,14 @@ class BinlogStream:
         heartbeat_seconds: float,
         statements: bool = False,
         replies: bool = False,
+        once: bool = False,
     ) -> None:
         """Ask for all transactions but those of `after`, or for all behind it.
 
         With `statements`, each statement's text comes before its rows, if it is in the binlog:
         MariaDB leaves it out without, MySQL never does. With `replies`, we are a semi-synchronous
-        replica of a server that knows such: events come as `Replies` opens them.
+        replica of a server that knows such: events come as `Replies` opens them. `once`: the stream
+        ends where the binlogs end now, and a domain of MariaDB's may begin within a hole of its.
         """
         connection = self._connection
         self._introduce(facts)
@@ -85,19 +87,20 @@ class BinlogStream:
             ask(connection, "SET @rpl_semi_sync_replica = 1")
             if isinstance(self._socket, FramedSocket):
                 self._socket.counts_anew()
+        ends = _NON_BLOCKING if once else 0
         if isinstance(after, GtidSet):
             self._register(server_id)
-            self._dump_but(after, server_id)
+            self._dump_but(after, server_id, flags=ends)
             return
         if isinstance(after, FilePlace):
             self._register(server_id)
-            self._dump(server_id, file=after.file, offset=after.offset, flags=0)
+            self._dump(server_id, file=after.file, offset=after.offset, flags=ends)
             return
         ask(connection, "SET @slave_connect_state = %s", after.text())
-        ask(connection, "SET @slave_gtid_strict_mode = 1")
+        ask(connection, f"SET @slave_gtid_strict_mode = {int(not once)}")
         ask(connection, "SET @slave_gtid_ignore_duplicates = 0")
         self._register(server_id)
-        self._dump(server_id, file="", flags=_WITH_STATEMENTS if statements else 0)
+        self._dump(server_id, file="", flags=ends | (_WITH_STATEMENTS if statements else 0))
 
     def begin_at(self, facts: Facts, *, file: str, server_id: int, offset: int = BEGINNING) -> None:
         """Ask for what is in a binlog from an event on, up to where the binlogs end now."""
@@ -220,9 +223,9 @@ class BinlogStream:
     def _dump(self, server_id: int, *, file: str, flags: int, offset: int = BEGINNING) -> None:
         self._send(_COM_BINLOG_DUMP, _DUMP.pack(offset, flags, server_id) + file.encode())
 
-    def _dump_but(self, told: GtidSet, server_id: int) -> None:
+    def _dump_but(self, told: GtidSet, server_id: int, *, flags: int) -> None:
         data = told.encoded()
-        head = _DUMP_GTID.pack(0, server_id, 0, BEGINNING, len(data))
+        head = _DUMP_GTID.pack(flags, server_id, 0, BEGINNING, len(data))
         self._send(_COM_BINLOG_DUMP_GTID, head + data)
 
     def _send(self, command: int, payload: bytes) -> None:

@@ -40,7 +40,7 @@ from penstock.sources.mysql.mapped import Compile, MappedTables, of_no_table
 from penstock.sources.mysql.origins import DEFAULT_RULES, Origin, OriginRules
 from penstock.sources.mysql.partial_rows import partial_changes
 from penstock.sources.mysql.payloads import payload_events
-from penstock.sources.mysql.positions import MysqlPosition
+from penstock.sources.mysql.positions import Binlog, MysqlPosition
 from penstock.sources.mysql.refusals import taken_back, undecodable
 from penstock.sources.mysql.rows import ROWS, CompiledTable, changes
 from penstock.sources.mysql.schema_events import StatementTeller
@@ -146,6 +146,11 @@ class Transactions:
         return self._standing.position
 
     @property
+    def prepared(self) -> list[str]:
+        """The transactions that came, and that a set of GTIDs leaves out for they are prepared."""
+        return [] if self._standing.reaches_back else self._branches.names
+
+    @property
     def comes_again(self) -> bool:
         """Whether the server sends what was told before, for what was prepared there."""
         return self._standing.waits
@@ -230,6 +235,8 @@ class Transactions:
         offset = event.end
         if event.type == EventType.ROTATE:
             self._file, offset = rotation(event.body)
+        elif event.timestamp:
+            self._standing.reads(Binlog(self._file, event.timestamp))
         self._standing.moved(self._file, offset)
         self._tables.forget_numbers()
         return ()

@@ -122,6 +122,11 @@ class Branches:
         """Of the transactions that wait."""
         return next((one.prepared for one in self._prepared.values()), NOTHING_PREPARED)
 
+    @property
+    def names(self) -> list[str]:
+        """Of the transactions that wait, their own names as a server's."""
+        return [one.gtid for one in self._prepared.values()]
+
     def taken(self, xid: str) -> Branch | None:
         """The prepared one of this name, no longer kept here; None if we know of none."""
         return self._prepared.pop(xid, None)

@@ -1,0 +1,341 @@
+"""A server that has another history than the one that was read: never a silence (record 0039).
+
+Numbers of transactions and names of binlogs come again; seconds do not, so tests wait for the next.
+"""
+
+import asyncio
+import shutil
+import subprocess
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from penstock.errors import PositionLostError, SourceChangedError, SourceUnavailableError
+from penstock.sources.mysql import MysqlSource
+from penstock.sources.mysql.connection import Connected
+from penstock.sources.mysql.following import Following
+from penstock.sources.mysql.positions import told
+from penstock.testing.servers import SqlServer
+from tests.mysql.conftest import on
+from tests.mysql.support import (
+    Story,
+    behind,
+    binlogs,
+    caught_up,
+    end_of,
+    in_binlog,
+    purge,
+    run,
+    source_of,
+)
+from tests.seeds import cases, seed_of
+from tests.telling import follow
+from tests.waiting import until, wait_until
+
+Start = Callable[..., SqlServer]
+
+
+def table_in(db: Connected) -> None:
+    run(db, "CREATE DATABASE d", "CREATE TABLE d.a (id INT PRIMARY KEY)")
+
+
+def insert(db: Connected, *numbers: int) -> None:
+    """Each is a transaction."""
+    for number in numbers:
+        run(db, f"INSERT INTO d.a VALUES ({number})")
+
+
+def next_second(db: Connected) -> None:
+    """Let a second of the server's clock begin."""
+    ((now,),) = run(db, "SELECT UNIX_TIMESTAMP()")
+    wait_until(lambda: run(db, "SELECT UNIX_TIMESTAMP()") != [(now,)])
+
+
+def reset(db: Connected, kind: str) -> None:
+    """All binlogs go, and their numbers begin anew."""
+    next_second(db)
+    run(db, "RESET MASTER" if kind == "mariadb" else "RESET BINARY LOGS AND GTIDS")
+
+
+async def stands(server: SqlServer, *, start: str = "now") -> Story:
+    """A story that stands where the server's binlogs end."""
+    return await caught_up(server, source_of(server, start=start))
+
+
+async def goes_on(server: SqlServer, story: Story) -> list[str]:
+    """The rows that come from where it stands. Raises PositionLostError."""
+    rows, said = len(story.changes), len(story.said)
+    with server.connect() as db:
+        there = behind(end_of(db))
+    # The error of a loss comes behind its gap.
+    await follow(source_of(server), story, lambda s: there(s) and ("gap", "") not in s.said[said:])
+    return [change.document_id for change in story.changes[rows:]]
+
+
+async def follows(source: MysqlSource, story: Story, *, gaps: int) -> None:
+    """Read until so many gaps were said; again where the server ends the stream, as a service."""
+    while story.said.count(("gap", "")) < gaps:
+        with suppress(SourceUnavailableError):
+            await follow(source, story, lambda s: s.said.count(("gap", "")) == gaps)
+
+
+def copy_disk(server: SqlServer, to: Path) -> None:
+    """Copy the data of a server, which is stopped for it and started again."""
+    server.process.stop()
+    shutil.rmtree(to, ignore_errors=True)
+    subprocess.run(["cp", "--archive", str(server.data), str(to)], check=True)
+    server.restart()
+
+
+def restore_disk(server: SqlServer, copy: Path) -> None:
+    server.process.stop()
+    shutil.rmtree(server.data)
+    subprocess.run(["cp", "--archive", str(copy), str(server.data)], check=True)
+    server.restart()
+
+
+async def test_a_reset_is_told_where_no_row_was_read_yet(start: Start, kind: str) -> None:
+    """As many transactions as there were, under the same numbers."""
+    server = start()
+    with server.connect() as db:
+        table_in(db)
+        reset(db, kind)
+        insert(db, 1, 2)
+        story = await stands(server)
+        reset(db, kind)
+        insert(db, 101, 102)
+        assert end_of(db) == story.place.gtids or kind == "files"
+        with pytest.raises(PositionLostError, match="set up anew"):
+            await goes_on(server, story)
+
+
+async def test_a_reset_is_told_where_the_binlog_of_ours_is_not_there_any_more(
+    start: Start, kind: str
+) -> None:
+    server = start()
+    with server.connect() as db:
+        table_in(db)
+        run(db, "FLUSH BINARY LOGS", "FLUSH BINARY LOGS")
+        insert(db, 1)
+        story = await stands(server, start="beginning")
+        again = Story(story.position)
+        reset(db, kind)
+        insert(db, *range(100, 110))
+        with pytest.raises(PositionLostError, match=r"no more, in which we stood|was reset"):
+            await goes_on(server, story)
+        # Nor where the numbers of files have passed ours, and no transaction is missing.
+        reset(db, kind)
+        for _ in range(3):
+            run(db, "FLUSH BINARY LOGS")
+        insert(db, 200, 201, 202)
+        run(db, "FLUSH BINARY LOGS")
+        purge(db)
+        with pytest.raises(PositionLostError, match=r"no more, in which we stood|has purged"):
+            await goes_on(server, again)
+
+
+@on("mysql", "mariadb")
+async def test_what_is_read_to_the_end_of_a_binlog_may_be_purged(start: Start, kind: str) -> None:
+    """While it is captured: what proves the history is the newest binlog that it met."""
+    server = start()
+    with server.connect() as db:
+        table_in(db)
+        insert(db, 1)
+        story = await stands(server, start="beginning")
+        run(db, "FLUSH BINARY LOGS")
+        await follow(source_of(server), story, in_binlog(binlogs(db)[-1]))
+        purge(db)
+        insert(db, 2)
+        assert await goes_on(server, story) == ["2"]
+        run(db, "FLUSH BINARY LOGS")
+        purge(db)
+        with pytest.raises(PositionLostError, match="no more, in which we stood"):
+            await goes_on(server, story)
+
+
+@pytest.mark.parametrize("begins", ["now", "beginning"])
+async def test_an_older_disk_is_told_though_its_numbers_have_passed_ours(
+    start: Start, tmp_path: Path, begins: str
+) -> None:
+    """S6: the same server_uuid, and binlogs that are ours up to the copy of the disk."""
+    server = start()
+    with server.connect() as db:
+        table_in(db)
+    copy_disk(server, tmp_path / "copy")
+    with server.connect() as db:
+        insert(db, 1, 2)
+        story = await stands(server, start=begins)
+    restore_disk(server, tmp_path / "copy")
+    with server.connect() as db:
+        next_second(db)
+        insert(db, 101, 102, 103)
+    with pytest.raises(PositionLostError):
+        await goes_on(server, story)
+
+
+@on("mariadb")
+async def test_another_mariadb_of_the_same_numbers_is_refused(start: Start, kind: str) -> None:
+    """A10, S6: server_id 1 and domain 0 are what each begins with."""
+    one, two = start(), start()
+    with one.connect() as db, two.connect() as other:
+        table_in(db)
+        insert(db, 1, 2)
+        story = await stands(one)
+        next_second(db)
+        table_in(other)
+        insert(other, *range(101, 110))
+        with pytest.raises(SourceChangedError, match="at another time"):
+            await goes_on(two, story)
+
+
+@on("mysql", "mariadb")
+async def test_a_replica_takes_the_place_of_a_server_of_which_no_row_was_read(
+    start: Start, kind: str
+) -> None:
+    """A10; where its binlogs prove nothing, that is told."""
+    one, two = start(), start(server_id=2)
+    with one.connect() as db, two.connect() as replica:
+        if kind == "mysql":
+            run(db, "CREATE USER r@'%'", "GRANT ALL ON *.* TO r@'%'")
+            how = "SOURCE_USER = 'r', SOURCE_AUTO_POSITION = 1, GET_SOURCE_PUBLIC_KEY = 1"
+            of = f"SOURCE_HOST = '127.0.0.1', SOURCE_PORT = {one.port}"
+            run(replica, f"CHANGE REPLICATION SOURCE TO {of}, {how}", "START REPLICA")
+        else:
+            how = "MASTER_USER = 'root', MASTER_USE_GTID = slave_pos"
+            of = f"MASTER_HOST = '127.0.0.1', MASTER_PORT = {one.port}"
+            run(replica, f"CHANGE MASTER TO {of}, {how}", "START SLAVE")
+        table_in(db)
+        insert(db, 1)
+        story = await stands(one)
+        again = Story(story.position)
+        end = end_of(db)
+        wait_until(lambda: told(story.place.flavour, end_of(replica)).purged(end) is None)
+        one.kill()
+        run(replica, "STOP REPLICA" if kind == "mysql" else "STOP SLAVE")
+        insert(replica, 2)
+        assert await goes_on(two, story) == ["2"]
+        run(replica, "FLUSH BINARY LOGS")
+        purge(replica)
+        with pytest.raises(PositionLostError, match=r"has purged|would be proven"):
+            await goes_on(two, again)
+
+
+async def test_a_reset_is_told_while_capture_runs(start: Start, kind: str) -> None:
+    """The server says with each heartbeat that it has nothing for us."""
+    server = start()
+    options = {"heartbeat_seconds": 0.2, "heartbeat_deadline_seconds": 2.0}
+    source = source_of(server, on_position_lost="gap", **options)
+    with server.connect() as db:
+        table_in(db)
+        insert(db, 1, 2)
+        story = await caught_up(server, source)
+        # Behind our numbers, and beyond them.
+        for gaps, rows in enumerate((range(100, 101), range(200, 220)), start=1):
+            heard = len(story.items)
+            following = asyncio.create_task(follows(source, story, gaps=gaps))
+            await until(lambda heard=heard: len(story.items) > heard, task=following)  # type: ignore[misc]
+            reset(db, kind)
+            insert(db, *rows)
+            await following
+        insert(db, 300)
+        assert await goes_on(server, story) == ["300"]
+
+
+def test_what_a_server_has_is_overdue_where_it_does_not_come_for_too_long() -> None:
+    uuid = "3e11fa47-71ca-11e1-9e33-c80aa9429562"
+    following = Following(patience_seconds=10)
+
+    def overdue(ours: int, theirs: int, now: float) -> bool:
+        return following.is_overdue(
+            told("mysql", f"{uuid}:1-{ours}"), end=f"{uuid}:1-{theirs}", now=now
+        )
+
+    assert [overdue(5, 5, 0), overdue(5, 5, 60)] == [False, False]
+    # It is on its way for a while, and then comes.
+    assert [overdue(5, 6, 70), overdue(5, 7, 79)] == [False, False]
+    assert [overdue(6, 9, 81), overdue(6, 12, 90)] == [False, False]
+    assert overdue(6, 12, 91)
+
+
+@on("mariadb")
+async def test_a_domain_that_was_deleted_lost_nothing(start: Start, kind: str) -> None:
+    """FLUSH BINARY LOGS DELETE_DOMAIN_ID: once no binlog has it."""
+    server = start()
+    with server.connect() as db:
+        table_in(db)
+        run(db, "SET SESSION gtid_domain_id = 7")
+        insert(db, 1)
+        run(db, "SET SESSION gtid_domain_id = 0")
+        insert(db, 2)
+        story = await stands(server, start="beginning")
+        run(db, "FLUSH BINARY LOGS")
+        await follow(source_of(server), story, in_binlog(binlogs(db)[-1]))
+        purge(db)
+        run(db, "FLUSH BINARY LOGS DELETE_DOMAIN_ID = (7)")
+        for number in (3, 4):
+            insert(db, number)
+            assert await goes_on(server, story) == [str(number)]
+            run(db, "FLUSH BINARY LOGS")
+
+
+@pytest.mark.slow
+async def test_any_history_of_a_server_is_told_whole_or_with_a_gap(
+    start: Start, kind: str, tmp_path: Path
+) -> None:
+    """Resets, older disks, rotation and purges while nobody reads, at random: every row that was
+    committed since comes, or a gap; and a gap comes only where one of them was."""
+    random = Random(seed_of("any_history"))
+    server, copy, number, copied = start(), tmp_path / "copy", 0, False
+    with server.connect() as db:
+        table_in(db)
+    source = source_of(server, on_position_lost="gap", start=random.choice(["now", "beginning"]))
+    story = await caught_up(server, source)
+    for _ in range(cases(24)):
+        committed, harmful, acts = list[str](), False, list[str]()
+        for _ in range(random.randint(1, 4)):
+            act = random.choice(["rows", "rows", "rotate", "purge", "reset", "copy", "restore"])
+            acts.append(act)
+            with server.connect() as db:
+                match act:
+                    case "rows":
+                        new = [number + one for one in range(1, random.randint(2, 6))]
+                        number += len(new)
+                        insert(db, *new)
+                        committed += map(str, new)
+                    case "rotate":
+                        run(db, "FLUSH BINARY LOGS")
+                    case "purge":
+                        harmful |= len(binlogs(db)) > 1
+                        purge(db)
+                    case "reset":
+                        reset(db, kind)
+                        committed, harmful = [], True
+                    case "copy":
+                        copied = True
+                    case "restore":
+                        next_second(db)
+            if act == "copy" and not harmful:
+                copy_disk(server, copy)
+            elif act == "restore" and copied and copy.exists():
+                restore_disk(server, copy)
+                committed, harmful = [], True
+        print(acts, "harmful" if harmful else "", committed)
+        rows, said = len(story.changes), len(story.said)
+        await caught_up(server, source, story)
+        told_now = [change.document_id for change in story.changes[rows:]]
+        gap = ("gap", "") in story.said[said:]
+        assert gap or told_now == committed, "lost in silence"
+        assert harmful or not gap, "nothing was lost"
+
+
+def test_a_position_is_behind_what_a_server_has_more() -> None:
+    for flavour, here, end in (
+        ("mariadb", "0-1-5,1-1-2", "0-1-5,1-1-3"),
+        ("mysql_files", "b.000002:400", "b.000003:4"),
+    ):
+        ours = told(flavour, here)  # type: ignore[arg-type]
+        assert ours.is_behind(end)
+        assert not ours.is_behind(here)
