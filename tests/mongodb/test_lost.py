@@ -1,8 +1,10 @@
 """A position that the server no longer holds is an error or a gap, never a silence (S7, P20)."""
 
 import asyncio
+import shutil
 from collections.abc import Iterator
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -332,3 +334,46 @@ async def test_each_start_has_its_history_and_counts_only_without_a_position(
         async with reading(mongo.uri, position=read.position, **options) as second:
             await second.until(lambda r: bool(r.changes))
         assert second.changes[0].document_id == "then now"
+
+
+@pytest.mark.parametrize("quiet", [True, False], ids=["quiet", "behind an event"])
+async def test_a_disk_that_went_back_is_a_lost_position(quiet: bool, tmp_path: Path) -> None:
+    """S6: a moment between two events is any time to a server, also one of another history."""
+    with ExitStack() as stack:
+        mongo = started(stack, MongoReplicaSet())
+        data = mongo.data(0)
+        with Client(mongo.uri, w="majority") as client:
+            client["shop"]["orders"].insert_one({"_id": 1})
+        mongo.members[0].stop()
+        shutil.copytree(data, tmp_path / "copy")
+        mongo.restart(0)
+        mongo.primary_index()
+        async with reading(mongo.uri, database="shop", heartbeat_seconds=0.2) as read:
+            await read.next()
+            with Client(mongo.uri, w="majority") as client:
+                client["shop"]["orders"].insert_one({"_id": 2})
+                await read.until(lambda r: len(r.changes) == 1)
+                if quiet:
+                    client["other"]["other"].insert_one({})
+                    await read.until(lambda r: not position_of(r).token.is_of_event)
+            position = position_of(read)
+        mongo.members[0].stop()
+        shutil.rmtree(data)
+        (tmp_path / "copy").rename(data)
+        mongo.restart(0)
+        mongo.primary_index()
+        with Client(mongo.uri, w="majority") as client:
+            client["shop"]["orders"].insert_one({"_id": 3})
+        async with reading(mongo.uri, position=position.text(), database="shop") as read:
+            why = "restored from an older copy" if quiet else "ChangeStreamFatalError"
+            with pytest.raises(PositionLostError, match=why):
+                await read.until(lambda r: len(r.changes) == 1)
+            assert [event.operation for event in read.events] == ["gap"]
+        options: dict[str, Any] = {"database": "shop", "on_position_lost": "snapshot"}
+        async with reading(mongo.uri, position=position.text(), **options) as read:
+            await read.until(lambda r: any(e.operation == "snapshot_completed" for e in r.events))
+            assert [event.document_id for event in read.changes] == ["1", "3"]
+
+
+def position_of(read: Reading) -> MongoPosition:
+    return parse_position(read.position or "")

@@ -26,7 +26,6 @@ from penstock.mongo_causes import (
     WRONG_LOGIN,
     Address,
     cause,
-    code_name,
     is_unresolved,
 )
 from penstock.sources.mongodb.config import MongoSourceConfig
@@ -60,12 +59,10 @@ def is_too_large(error: Exception) -> bool:
     return isinstance(error, OperationFailure) and error.code == TOO_LARGE_CODE
 
 
-def position_lost(
-    source: str, position: MongoPosition, error: OperationFailure
-) -> PositionLostError:
+def position_lost(source: str, position: MongoPosition, reason: str) -> PositionLostError:
     """The error that stops a source whose position is lost."""
     since = datetime.fromtimestamp(position.token.time.t, UTC)
-    detail = f"{code_name(error)}; our position is of {since:%Y-%m-%d %H:%M:%S} UTC"
+    detail = f"{reason}; our position is of {since:%Y-%m-%d %H:%M:%S} UTC"
     return PositionLostError(source=source, position=position.text(), detail=detail)
 
 

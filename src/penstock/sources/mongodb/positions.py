@@ -122,6 +122,9 @@ class MongoPosition(Struct, frozen=True, omit_defaults=True):
     copying: Copying | None = None
     scope: Scope | None = None
     """None in positions of versions that did not keep it."""
+    entry: tuple[int, int] | None = None
+    """The time of an entry that the server's oplog had then, at the token's time or before: another
+    history under the same set's name does not have it. None where we may not look."""
     gap_said: bool = False
     """Whether the log has a gap that begins here; capture stopped at it (on_position_lost)."""
     full_document: str | None = None
@@ -220,6 +223,15 @@ class PositionWriter:
     def with_copying(self, copying: Copying | None) -> "PositionWriter":
         """As this one, with the snapshot that far."""
         return PositionWriter(structs.replace(self._position, copying=copying))
+
+    @property
+    def entry(self) -> tuple[int, int] | None:
+        """As of a position."""
+        return self._position.entry
+
+    def with_entry(self, entry: tuple[int, int]) -> "PositionWriter":
+        """As this one, with another entry of the oplog."""
+        return PositionWriter(structs.replace(self._position, entry=entry))
 
     @property
     def letters(self) -> int:

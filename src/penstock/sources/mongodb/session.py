@@ -29,6 +29,7 @@ from penstock.sources.mongodb.deployment import Client, Deployment
 from penstock.sources.mongodb.documents import TOGETHER_MAX, decode, decode_together
 from penstock.sources.mongodb.failures import is_too_large
 from penstock.sources.mongodb.normalise import Change, Normaliser, raw_token
+from penstock.sources.mongodb.oplog import newest_until
 from penstock.sources.mongodb.poison import DeadLetters, is_reserved
 from penstock.sources.mongodb.positions import Copying, MongoPosition, PositionWriter, Token
 from penstock.sources.mongodb.replay import Inbox, Rereader
@@ -121,6 +122,7 @@ class Session:
                                 yield item
                         # The event loop gets a turn, about once in two milliseconds.
                         await asyncio.sleep(0)
+                    await self._prove(reply)
                     for item in self._reply_ended(reply):
                         yield item
                     if reading is None:
@@ -269,6 +271,15 @@ class Session:
                 self._token = reply.token  # said with the chunk that follows
             elif self._writer.copying is None or reply.token != self._token:
                 yield self._heartbeat(reply.token)
+
+    async def _prove(self, reply: Reply) -> None:
+        """Keep an entry of the oplog with a position that is no event's (record 0039)."""
+        token, last = reply.token, self._writer.entry
+        if reply.events or token == self._token or token.is_of_event or not self._settled:
+            return
+        entry = await newest_until(self._client, token.time)
+        if entry is not None and entry != last:
+            self._writer = self._writer.with_entry(entry)
 
     def _heartbeat(self, token: Token) -> Commit:
         as_of_ms = token.time.t * 1000

@@ -44,7 +44,12 @@ from penstock.sources.mongodb.failures import (
     translated,
 )
 from penstock.sources.mongodb.images import require_before_images
-from penstock.sources.mongodb.oplog import place_before, seconds_to_loss
+from penstock.sources.mongodb.oplog import (
+    is_of_another_history,
+    newest_until,
+    place_before,
+    seconds_to_loss,
+)
 from penstock.sources.mongodb.positions import (
     Copying,
     MongoPosition,
@@ -67,6 +72,7 @@ from penstock.telemetry import DEAD_LETTERS, DEAD_LETTERS_OUTSTANDING
 
 logger = structlog.get_logger(__name__)
 
+ANOTHER_HISTORY = "the server was restored from an older copy, or set up anew"
 _BEGINNING_TRIES = 5
 _UNAUTHORIZED = 13
 
@@ -101,6 +107,13 @@ class MongoSource:
             async with asyncio.timeout(3 * self._patience.seconds):
                 deployment = await self._identified(client, known)
                 await require_before_images(client, self.name, self.config)
+            if known is not None and await is_of_another_history(client, known):
+                stood = known
+                said, known = await self._after_loss(client, deployment, stood, ANOTHER_HISTORY)
+                if said is not None:
+                    yield said
+                if known is None:
+                    raise position_lost(self.name, stood, ANOTHER_HISTORY)
             if known is None:
                 known = await self._start(client, deployment)
                 yield Commit(source=self.name, position=known.text())
@@ -131,11 +144,12 @@ class MongoSource:
                             f"({code_name(error)}). Nothing of it was kept; capture starts over."
                         ) from None
                     lost = session.position
-                    said, known = await self._after_loss(client, deployment, lost, error)
+                    reason = code_name(error)
+                    said, known = await self._after_loss(client, deployment, lost, reason)
                     if said is not None:
                         yield said
                     if known is None:
-                        raise position_lost(self.name, lost, error) from None
+                        raise position_lost(self.name, lost, reason) from None
                 finally:
                     self._desk.session_ended()
                     self._session_now, self._letters = None, session.letters
@@ -281,6 +295,7 @@ class MongoSource:
             async with asyncio.timeout(3 * self._patience.seconds):
                 deployment = await self._identified(client, known)
                 token = await self._opened(client, deployment, at)
+                entry = await newest_until(client, token.time)
         except TimeoutError:
             raise self._patience.exhausted(self.name) from None
         except OperationFailure as error:
@@ -292,7 +307,7 @@ class MongoSource:
             ) from None
         except PyMongoError as error:
             raise self._translated(error) from None
-        return structs.replace(known, token=token, gap_said=False).text()
+        return structs.replace(known, token=token, entry=entry, gap_said=False).text()
 
     def told_at(self, position: str) -> int:
         """As `Rewinds.told_at`."""
@@ -343,18 +358,24 @@ class MongoSource:
     async def _start(self, client: Client, deployment: Deployment) -> MongoPosition:
         """The position to begin at when there is none."""
         if self.config.start == "beginning":
-            return self._at(deployment, await self._beginning(client, deployment))
+            token = await self._beginning(client, deployment)
+            return await self._at(client, deployment, token)
         token = await self._opened(client, deployment)
         if self.config.start == "now":
-            return self._at(deployment, token)
+            return await self._at(client, deployment, token)
         return await self._snapshot_at(client, deployment, token)
 
-    def _at(
-        self, deployment: Deployment, token: Token, copying: Copying | None = None
+    async def _at(
+        self,
+        client: Client,
+        deployment: Deployment,
+        token: Token,
+        copying: Copying | None = None,
     ) -> MongoPosition:
         return MongoPosition(
             server=deployment.server,
             token=token,
+            entry=await newest_until(client, token.time),
             copying=copying,
             scope=self.config.scope,
             full_document=self.config.full_document,
@@ -365,7 +386,7 @@ class MongoSource:
     ) -> MongoPosition:
         pending = await collections(client, self.config)
         copying = Copying(snapshot=token.data, pending=pending, covers=pending, whole=True)
-        return self._at(deployment, token, copying)
+        return await self._at(client, deployment, token, copying)
 
     async def _rescoped(
         self, client: Client, deployment: Deployment, known: MongoPosition, before: Scope
@@ -542,7 +563,7 @@ class MongoSource:
         client: Client,
         deployment: Deployment,
         lost: MongoPosition,
-        error: OperationFailure,
+        reason: str,
     ) -> tuple[Commit | None, MongoPosition | None]:
         """What is said of the loss, once, and the position to go on from; None: capture stops.
 
@@ -561,7 +582,9 @@ class MongoSource:
             begun = (
                 await self._snapshot_at(client, deployment, token)
                 if self.config.on_position_lost == "snapshot"
-                else self._at(deployment, token, await self._anew(client, lost.copying, token))
+                else await self._at(
+                    client, deployment, token, await self._anew(client, lost.copying, token)
+                )
             )
             known = structs.replace(begun, letters=lost.letters)
         event = system_event(
@@ -574,7 +597,7 @@ class MongoSource:
                 "source": self.name,
                 "from": lost.token.data,
                 "to": None if token is None else token.data,
-                "reason": code_name(error),
+                "reason": reason,
             },
         )
         said = Commit(source=self.name, position=known.text(), events=(event,))

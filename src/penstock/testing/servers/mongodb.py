@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self
 
@@ -122,6 +123,11 @@ class MongoReplicaSet:
         """Kill one member with SIGKILL, as a power cut would; its data stays."""
         self._members[member_index].kill()
 
+    def data(self, member_index: int) -> Path:
+        """Where the files of one member are."""
+        assert self._folder is not None, "a replica set is started as a whole first"
+        return self._folder.path / f"member{member_index}"
+
     def restart(self, member_index: int) -> None:
         """Start one member again on its own port and data, stopping it first if it runs.
 
@@ -146,9 +152,8 @@ class MongoReplicaSet:
         raise TimeoutError(f"no member became primary within {timeout_seconds:g} s")
 
     def _launch(self, index: int) -> ServerProcess:
-        assert self._folder is not None, "a replica set is started as a whole first"
         binary = installed(MONGOD_PACKAGES[self.version])
-        data = self._folder.path / f"member{index}"
+        data = self.data(index)
         data.mkdir(exist_ok=True)
         command = [
             str(binary.path),
@@ -169,7 +174,7 @@ class MongoReplicaSet:
             command += ["--setParameter", f"{name}={value}"]
         return ServerProcess(
             [*command, *self._extra_args],
-            log_path=self._folder.path / f"member{index}.log",
+            log_path=data.with_suffix(".log"),
             environment=binary.environment,
         )
 
