@@ -39,6 +39,7 @@ class PostgresServer(Server):
     def __init__(self, *, options: Sequence[str] = ()) -> None:
         super().__init__()
         self._options = tuple(options)
+        self._made: list[str] = []
 
     @property
     def host(self) -> str:
@@ -56,15 +57,24 @@ class PostgresServer(Server):
     def create(self, database: str) -> str:
         """Make a database; its URI."""
         self.execute(f'CREATE DATABASE "{database}"')
+        self._made.append(database)
         return self.uri(database)
 
-    def execute(self, statement: str, *, database: str = "postgres") -> list[list[str]]:
-        """Run a statement as postgres, on its own; its rows as texts. Raises ServerStartError."""
+    def drop_all(self) -> None:
+        """Drop all databases that were made by `create`, whoever is connected."""
+        made, self._made = self._made, []
+        if made:
+            self.execute(*(f'DROP DATABASE IF EXISTS "{one}" WITH (FORCE)' for one in made))
+
+    def execute(self, *statements: str, database: str = "postgres") -> list[list[str]]:
+        """Run statements as postgres, each on its own; the rows of all as texts. Raises
+        ServerStartError."""
+        commands = (part for statement in statements for part in ("--command", statement))
         said = _run(
             [
                 *(program("psql"), "--no-psqlrc", "--quiet", "--tuples-only", "--no-align"),
                 *("--field-separator=\t", "--set=ON_ERROR_STOP=1"),
-                *("--command", statement, self.uri(database)),
+                *(*commands, self.uri(database)),
             ]
         )
         return [line.split("\t") for line in said.splitlines() if line]
