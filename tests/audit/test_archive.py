@@ -8,6 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet
 import pytest
+from bson.datetime_ms import DatetimeMS
 from bson.int64 import Int64
 
 from penstock.audit.archives import Archives
@@ -17,6 +18,7 @@ from penstock.audit.points import place_of
 from penstock.audit.repair import Repairer
 from penstock.audit.retire import Retired, Retirer
 from penstock.audit.trail import Trail
+from penstock.audit.writing import Writer
 from penstock.errors import AuditError
 from tests.audit.proofs import (
     Dying,
@@ -418,3 +420,67 @@ def test_folders_without_archives_and_tables_without_a_name_are_refused(
     (tmp_path / "manifest.json").write_text("{}")
     with pytest.raises(AuditError, match="no archive"):
         Archives.at([tmp_path], source="shop")
+
+
+# --- clocks ---------------------------------------------------------------------------------------
+
+DAY_MS = 86_400_000
+COMMITTED_MS = 1_700_000_000_000
+"""About when the rows of these tests were committed."""
+
+
+def written_at(trail: Trail, now_ms: int, made: list[dict[str, Any]], **limits: int) -> None:
+    """Write rows by a driver whose clock says `now_ms`."""
+    writer = Writer(trail, "trail", patience=patience(trail), now_ms=lambda: now_ms)
+    writer.open()
+    writer.write(steps(made, **limits), marker=marker)
+
+
+@pytest.mark.parametrize("events_max", [3, 1000], ids=["staged", "together"])
+def test_times_of_batches_never_run_backwards(any_trail: Trail, events_max: int) -> None:
+    now = COMMITTED_MS + DAY_MS
+    written_at(any_trail, now, commit_of(1, 8), events_max=events_max)
+    written_at(any_trail, now - 200 * DAY_MS, commit_of(9, 8), events_max=events_max)
+    times = [int(one["ts"].timestamp() * 1000) for one in any_trail.batches.find().sort("_id", 1)]
+    assert set(times) == {now}
+    written_at(any_trail, now + 5, [row(17, after={"id": 17})])
+    head = any_trail.head()
+    assert head is not None
+    assert head.written_ms == now + 5
+
+
+@pytest.mark.parametrize("ages", [(0, 200, 200), (0, 0, 200, 0), (200, 0, 200, 200)])
+def test_only_what_came_before_all_that_is_young_is_retired(
+    trail: Trail, ages: tuple[int, ...]
+) -> None:
+    """An older Penstock wrote the driver's clock into each batch, and it may have gone back."""
+    for number in range(1, len(ages) + 1):
+        write(trail, [row(number, after={"id": number})])
+    now = COMMITTED_MS + 300 * DAY_MS
+    for number, days in enumerate(ages, 1):
+        aged = {"$set": {"ts": DatetimeMS(now - days * DAY_MS)}}
+        trail.batches.update_one({"_id": Int64(number)}, aged)
+    done = retire(trail, without_archive=True, before_ms=now - 90 * DAY_MS)
+    assert (done.taken, done.last) == ((1, 1) if ages[0] else (0, 0))
+
+
+def test_rows_that_were_committed_since_stay_whatever_the_driver_s_clock_said(trail: Trail) -> None:
+    """The first driver of all ran with a clock that was behind."""
+    written_at(trail, COMMITTED_MS - 200 * DAY_MS, rows())
+    before = COMMITTED_MS - 90 * DAY_MS
+    assert retire(trail, without_archive=True, before_ms=before).records == 0
+    assert retire(trail, without_archive=True, before_ms=COMMITTED_MS + DAY_MS).taken == 22
+
+
+def test_a_clock_that_is_ahead_makes_nothing_old(
+    trail: Trail, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`retain` goes by the earlier of two clocks: this machine's, and that of MongoDB."""
+    true_ns = time.time_ns
+    year_ns = 365 * DAY_MS * 1_000_000
+    with monkeypatch.context() as patched:
+        patched.setattr(time, "time_ns", lambda: true_ns() + year_ns)
+        assert trail.now_ms() < true_ns() // 1_000_000 + DAY_MS
+    with monkeypatch.context() as patched:
+        patched.setattr(time, "time_ns", lambda: true_ns() - year_ns)
+        assert trail.now_ms() < true_ns() // 1_000_000 - DAY_MS

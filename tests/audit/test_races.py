@@ -161,7 +161,7 @@ def test_behind_a_part_that_fails_no_more_are_begun(
     trail.staging.insert_many([{**known, "_id": n, "number": Int64(n)} for n in range(1, 301)])
     staged = Staged(first=1, last=300, at=300, hash=b"", progress="", epoch=1)
     with pytest.raises(AutoReconnect):
-        bring_parts(trail, staged, now_ms=lambda: 0, transactions=True)
+        bring_parts(trail, staged, transactions=True)
     assert len(begun) < 300
 
 

@@ -11,6 +11,7 @@ import time
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -18,6 +19,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 from bson.datetime_ms import DatetimeMS
+from bson.int64 import Int64
 from bson.raw_bson import RawBSONDocument
 from msgspec import Struct
 
@@ -42,10 +44,12 @@ from penstock.audit.outages import Patience
 from penstock.audit.own import require_head
 from penstock.audit.proving import Places
 from penstock.audit.reading import Reader
-from penstock.audit.trail import Head, Trail
+from penstock.audit.trail import Document, Head, Trail
 from penstock.errors import AuditError
 from penstock.folders import appearing, sync_folder
 
+_TOGETHER: Final = 1000
+"""So many batches are looked at with one question."""
 _GROUP_BYTES: Final = 16 << 20
 _GROUP_ROWS: Final = 4096
 _FILE_BYTES: Final = 256 << 20
@@ -93,16 +97,18 @@ def archive(
     """
     head = require_head(trail, patience)
     reader = Reader(trail, patience)
-    number = last_before(reader, head, before_ms)
-    batch: Any = reader.batch(number) if number else None
-    last = 0 if batch is None else int(batch["last"])
-    first, number_first = _begins(to, trail, table), 1
-    if first > last:
-        return Archived(folder=None, first=first, last=last, rows=0)
-    begin: Any = reader.batch_of_place(first, last=number)
+    first = _begins(to, trail, table)
+    if first > head.at:
+        return Archived(folder=None, first=first, last=head.at, rows=0)
+    begin: Any = reader.batch_of_place(first, last=head.batch)
     if begin is None or int(begin["first"]) != first:
         raise _broken(trail, f"no batch begins at place {first}")
     number_first = int(begin["_id"])
+    number = last_before(reader, head, before_ms, first=number_first)
+    if number < number_first:
+        return Archived(folder=None, first=first, last=first - 1, rows=0)
+    batch: Any = reader.batch(number)
+    last = int(batch["last"])
     name = f"{trail.source}-{first:012d}-{last:012d}"
     if table is not None:
         name += f"-{hashlib.sha256(str(table).encode()).hexdigest()[:8]}"
@@ -132,20 +138,28 @@ def archive(
     )
 
 
-def last_before(reader: Reader, head: Head, before_ms: int) -> int:
-    """The last batch of those that were all written before a moment; 0 for none."""
-    low, high = 0, head.batch
-    while low < high:
-        middle = (low + high + 1) // 2
-        batch: Any = reader.batch(middle)
-        written: Any = None if batch is None else batch.get("ts")
-        if not isinstance(written, DatetimeMS):
-            raise _broken(reader.trail, f"batch {middle} is missing, or does not say its time")
-        if int(written) < before_ms:
-            low = middle
-        else:
-            high = middle - 1
-    return low
+def last_before(reader: Reader, head: Head, before_ms: int, *, first: int) -> int:
+    """The last batch of those from `first` on that were all written before a moment; else the one
+    before `first`.
+
+    Each is looked at, for the times of batches may run backwards where an older Penstock wrote
+    them. Raises AuditError.
+    """
+    batches, at, end = reader.trail.batches, DatetimeMS(before_ms), head.batch
+    stop: Document = {"$or": [{"ts": {"$gte": at}}, {"ts": {"$not": {"$type": "date"}}}]}
+    for start in range(first, head.batch + 1, _TOGETHER):
+        window = {"$gte": Int64(start), "$lt": Int64(start + _TOGETHER), "$lte": Int64(head.batch)}
+        find = partial(batches.find_one, stop | {"_id": window}, {"ts": 1}, sort=[("_id", 1)])
+        found = reader.call(find)
+        if found is None:
+            continue
+        end = int(found["_id"]) - 1
+        if not isinstance(found.get("ts"), datetime | DatetimeMS):
+            raise _broken(reader.trail, f"batch {end + 1} does not say its time")
+        break
+    if end >= first and reader.batch(end) is None:
+        raise _broken(reader.trail, f"batch {end} is missing")
+    return end
 
 
 def _begins(to: Path, trail: Trail, table: Table | None) -> int:

@@ -37,6 +37,7 @@ def batch_of(
     first, last, number = before.at + 1, before.at + len(entries), before.batch + 1
     leaves = [entry.leaf for entry in entries]
     root = root_of(leaves)
+    written_ms = max(before.written_ms, now_ms)
     chained = batch_hash(
         before=before.hash, root=root, number=number, first=first, last=last, key=key
     )
@@ -54,9 +55,11 @@ def batch_of(
         "root": Binary(root),
         "before": Binary(before.hash),
         "hash": Binary(chained),
-        "ts": DatetimeMS(now_ms),
+        "ts": DatetimeMS(written_ms),
     }
-    after = structs.replace(before, at=last, batch=number, hash=chained, progress=progress)
+    after = structs.replace(
+        before, at=last, batch=number, hash=chained, progress=progress, written_ms=written_ms
+    )
     return Batch(after=after, records=records, document=document, told=told_of(records[-1]))
 
 

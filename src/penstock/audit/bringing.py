@@ -67,9 +67,7 @@ def _at_once(trail: Trail, act: Callable[[Any], None], items: Sequence[Any]) -> 
         pool.shutdown(cancel_futures=True)
 
 
-def bring_parts(
-    trail: Trail, staged: Staged, *, now_ms: Callable[[], int], transactions: bool
-) -> None:
+def bring_parts(trail: Trail, staged: Staged, *, transactions: bool) -> None:
     """Put the records and batches of every part where they belong, in any order.
 
     Raises AuditError if a part is gone, TrailConflictError if another record is in its place, and
@@ -97,12 +95,12 @@ def bring_parts(
     names = [part_id(trail.source, staged.epoch, number) for number in pending]
 
     def bring(name: str) -> None:
-        bring_part(trail, name, now_ms=now_ms, transactions=transactions)
+        bring_part(trail, name, transactions=transactions)
 
     _at_once(trail, bring, names)
 
 
-def bring_part(trail: Trail, name: str, *, now_ms: Callable[[], int], transactions: bool) -> None:
+def bring_part(trail: Trail, name: str, *, transactions: bool) -> None:
     """Put the records and the batch of one part where they belong, unless somebody has.
 
     In one transaction with the part's own mark: a driver that slept meanwhile finds the mark, and
@@ -112,7 +110,8 @@ def bring_part(trail: Trail, name: str, *, now_ms: Callable[[], int], transactio
     part: Any = raw.find_one({"_id": name, "status": "pending"})
     if part is None:
         return
-    done = {"$set": {"status": "committed", "committedAt": DatetimeMS(now_ms())}}
+    # By MongoDB's own clock, which is the one that lets it expire.
+    done: Document = {"$set": {"status": "committed"}, "$currentDate": {"committedAt": True}}
     records: list[RawBSONDocument] = list(part["events"])
     batches: list[RawBSONDocument] = [part["batch"]]
     if not transactions:

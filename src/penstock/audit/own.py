@@ -284,6 +284,7 @@ class _Adding:
             "at": Int64(batch.after.at),
             "batch": Int64(batch.after.batch),
             "hash": Binary(batch.after.hash),
+            "writtenAt": DatetimeMS(batch.after.written_ms),
             "updatedAt": DatetimeMS(self._now_ms()),
         }
         with trail.client.start_session() as session:

@@ -16,6 +16,7 @@ from functools import partial
 from itertools import islice
 from typing import Any, Final
 
+from bson.datetime_ms import DatetimeMS
 from bson.int64 import Int64
 from bson.raw_bson import RawBSONDocument
 from msgspec import Struct
@@ -101,12 +102,13 @@ class Retirer:
         """
         done = Retired(resumed=0 if dry_run else self.resume())
         head = require_head(self._trail, self._patience)
-        number = last_before(self._reader, head, before_ms)
+        number = self._last_batch(table, head, before_ms)
         batch: Any = self._reader.batch(number) if number else None
         done.last = 0 if batch is None else int(batch["last"])
         if not without_archive:
             # All are looked at before the first one goes.
-            done.unarchived = sum(1 for _ in self._unarchived(table, done.last, number))
+            due = self._due(table, done.last, before_ms)
+            done.unarchived = sum(1 for _ in self._unarchived(due, done.last, number))
             if done.unarchived and not dry_run:
                 raise AuditError(
                     f"trail of {self._trail.source}: {done.unarchived} of the rows that are due "
@@ -114,7 +116,7 @@ class Retirer:
                     f"Nothing was removed. Run `penstock audit archive` first, or say "
                     f"--without-archive to have them gone for good."
                 )
-        places = self._due(table, done.last)
+        places = self._due(table, done.last, before_ms)
         while group := list(islice(places, PLACES_MAX["retire"])):
             done.records += len(group)
             if dry_run:
@@ -146,9 +148,21 @@ class Retirer:
 
     # --- what is due ---------------------------------------------------------------------------
 
-    def _due(self, table: Table | None, last: int) -> Iterator[int]:
-        """The places of rows up to one, ascending."""
-        wanted: Document = {"op": {"$in": list(ROWS)}}
+    def _last_batch(self, table: Table | None, head: Head, before_ms: int) -> int:
+        """The last batch of which rows are due; 0 for none."""
+        oldest = next(self._due(table, head.at, before_ms), None)
+        if oldest is None:
+            return 0
+        begin: Any = self._reader.batch_of_place(oldest, last=head.batch)
+        first = 1 if begin is None else int(begin["_id"])
+        return last_before(self._reader, head, before_ms, first=first)
+
+    def _due(self, table: Table | None, last: int, before_ms: int) -> Iterator[int]:
+        """The places of rows up to one, ascending.
+
+        None that was committed since: whatever a clock said when it was written, it came later.
+        """
+        wanted: Document = {"op": {"$in": list(ROWS)}, "ts": {"$lt": DatetimeMS(before_ms)}}
         if table is not None:
             wanted |= {"meta.db": table.db, "meta.tbl": table.tbl}
         at = 0
@@ -165,10 +179,10 @@ class Retirer:
         found = self._trail.records.find(wanted, {"at": 1}).sort("at", 1)
         return list(found.limit(10 * _TOGETHER))
 
-    def _unarchived(self, table: Table | None, last: int, number: int) -> Iterator[int]:
-        """Rows that are due, and that no archive proves."""
+    def _unarchived(self, due: Iterator[int], last: int, number: int) -> Iterator[int]:
+        """Of the places that are due, those that no archive proves."""
         proved = Peek(self._archived(last, number))
-        for place in self._due(table, last):
+        for place in due:
             while proved.head is not None and proved.head < place:
                 proved.next()
             if proved.head != place:

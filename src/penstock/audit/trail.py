@@ -1,5 +1,7 @@
 """The collections of a trail, and its head."""
 
+import time
+from datetime import datetime
 from typing import Any, Final
 
 import pymongo
@@ -48,6 +50,8 @@ class Staged(Struct, frozen=True, kw_only=True):
     progress: str
     epoch: int
     """Of the writer whose parts they are."""
+    written_ms: int = 0
+    """When the last of them was written."""
 
 
 class Head(Struct, frozen=True, kw_only=True):
@@ -61,6 +65,9 @@ class Head(Struct, frozen=True, kw_only=True):
     """The last batch's number."""
     hash: bytes = NO_BATCH
     """The chain's hash behind it."""
+    written_ms: int = 0
+    """When it was written, by the clock of who wrote it, and not before the one before it: clocks
+    go back, and the times of batches never do. 0 if an older Penstock wrote it."""
     progress: str = ""
     """The marker of the log behind it; empty before anything was read."""
     collections: tuple[str, ...] = ()
@@ -156,6 +163,13 @@ class Trail:
         found = self.heads.find_one({"_id": self.source})
         return None if found is None else head_of(found)
 
+    def now_ms(self) -> int:
+        """The time that decides what is old: this machine's or MongoDB's, whichever is earlier, so
+        that neither clock alone, set forward, has anything removed. Raises PyMongoError."""
+        return min(
+            time.time_ns() // 1_000_000, _ms(self.client.admin.command("hello")["localTime"])
+        )
+
     def has_transactions(self) -> bool:
         """Whether this server takes transactions: a replica set or a sharded cluster does (A21)."""
         hello = self.client.admin.command("hello")
@@ -206,6 +220,7 @@ def head_of(found: Document) -> Head:
             at=int(found["at"]),
             batch=int(found["batch"]),
             hash=bytes(found["hash"]),
+            written_ms=_ms(found.get("writtenAt")),
             progress=found["progress"],
             collections=tuple(found["collections"]),
             epoch=int(found["epoch"]),
@@ -220,6 +235,7 @@ def head_of(found: Document) -> Head:
                 hash=bytes(staged["hash"]),
                 progress=staged["progress"],
                 epoch=int(staged["epoch"]),
+                written_ms=_ms(staged.get("writtenAt")),
             ),
         )
     except (KeyError, TypeError, ValueError) as error:
@@ -228,6 +244,12 @@ def head_of(found: Document) -> Head:
             f"({type(error).__name__}). Nothing was changed. If another program keeps its "
             f"offsets in this collection, give `offsets` another name."
         ) from None
+
+
+def _ms(time: Any) -> int:
+    if isinstance(time, datetime):
+        time = DatetimeMS(time)
+    return int(time) if isinstance(time, DatetimeMS) else 0
 
 
 def document_of_head(head: Head, *, now_ms: int, told: Document) -> Document:
@@ -241,6 +263,7 @@ def document_of_head(head: Head, *, now_ms: int, told: Document) -> Document:
         "at": Int64(head.at),
         "batch": Int64(head.batch),
         "hash": Binary(head.hash),
+        "writtenAt": DatetimeMS(head.written_ms),
         "progress": head.progress,
         "collections": list(head.collections),
         "epoch": Int64(head.epoch),
@@ -259,6 +282,7 @@ def document_of_head(head: Head, *, now_ms: int, told: Document) -> Document:
                     "hash": Binary(staged.hash),
                     "progress": staged.progress,
                     "epoch": Int64(staged.epoch),
+                    "writtenAt": DatetimeMS(staged.written_ms),
                 }
             }
         ),

@@ -455,6 +455,7 @@ class Writer:
             hash=parts.hash,
             progress=progress,
             epoch=self._head.epoch,
+            written_ms=parts.written_ms,
         )
         if not self._patience.call(lambda: self._say_staged(staged)):
             self._patience.call(self._drop_pending)
@@ -475,9 +476,7 @@ class Writer:
 
     def _bring_in(self, staged: Staged) -> None:
         """From parts into the trail, then show them."""
-        bring = partial(
-            bring_parts, self._trail, staged, now_ms=self._now_ms, transactions=self._transactions
-        )
+        bring = partial(bring_parts, self._trail, staged, transactions=self._transactions)
         self._patience.call(bring)
         after = structs.replace(
             self._head,
@@ -485,6 +484,7 @@ class Writer:
             batch=staged.last,
             hash=staged.hash,
             progress=staged.progress,
+            written_ms=max(self._head.written_ms, staged.written_ms),
             staged=None,
         )
         self._patience.call(lambda: self._show(staged, after))

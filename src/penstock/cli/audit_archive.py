@@ -1,6 +1,5 @@
 """`penstock audit archive` and `retain`: move what is old out of MongoDB, proved."""
 
-import time
 from datetime import UTC, date, datetime
 from getpass import getuser
 from pathlib import Path
@@ -109,7 +108,7 @@ def retain(
         archives = archives_of(archived, trail.source)
         done = Retirer(trail, patience, archives, take_over=take_over).retire(
             None if table is None else table_of(table),
-            before_ms=time.time_ns() // 1_000_000 - int(days * _DAY_MS),
+            before_ms=patience.call(trail.now_ms) - int(days * _DAY_MS),
             reason=reason,
             by=by or getuser(),
             without_archive=without_archive,
