@@ -52,6 +52,17 @@ class Trust:
         self._parted = None if fits else (wall - steady, steady)
         """How far apart they are now, and since when, in steady seconds."""
 
+    def came_ms(self) -> int:
+        """When what comes now comes, in Unix milliseconds: by the wall clock, or, while that has
+        gone back from where it was believed, by the steady one. Earlier would be too old too soon.
+        """
+        self.trusted()
+        wall_ms = self._clock.wall_ms()
+        if self._believed is None:
+            return wall_ms
+        expected_ms = int((self._clock.steady_seconds() + self._believed) * 1000)
+        return expected_ms if expected_ms - wall_ms > _APART_SECONDS_MAX * 1000 else wall_ms
+
     def trusted(self) -> bool:
         """False from when they part by more than a minute until they agree again, or have gone on
         together for an hour as they are now. Only moments at which it is asked are looked at."""

@@ -557,3 +557,16 @@ async def test_a_large_commit_passes_in_bounded_memory(tmp_path: Path) -> None:
 async def test_five_million_rows_in_one_commit_stay_under_512_mb(tmp_path: Path) -> None:
     """S14."""
     assert await stage(tmp_path / "log", 5_000_000) < 512_000_000
+
+
+async def test_times_of_entries_never_run_backwards_over_a_restart(tmp_path: Path) -> None:
+    """Searches by time go by them, and so does what is too old."""
+    clock = ManualClock()
+    config = LogConfig(path=tmp_path, retention=None, free_bytes_min=0)
+    times = list[int]()
+    for number in (1, 2):
+        async with LmdbLog(config, clock=clock) as log:
+            await log.append([commit(number)])
+            times = [block.ingested_at for block in await log.read(after=0)]
+        clock.jump(-864_000)
+    assert set(times) == {ManualClock().wall_ms()}

@@ -24,7 +24,7 @@ from penstock.log.layout import (
     source_of,
     state_of,
 )
-from penstock.log.trimming import unfinished_extents
+from penstock.log.trimming import newest_entry_ms, unfinished_extents
 from penstock.ports import SourceState
 from penstock.wire import EncodedCommits
 
@@ -40,6 +40,7 @@ class Draft:
         dropped: deque[int],
         next_extent: int,
         broken: frozenset[str] = frozenset(),
+        newest_ms: int = 0,
     ) -> None:
         self.state = state
         self.sources = dict(sources)
@@ -52,6 +53,15 @@ class Draft:
         self.inline: list[EncodedCommits] = []
         self.blocks = 0
         self.now = 0
+        self.came_ms = 0
+        """When what is written now came (`Trust.came_ms`)."""
+        self.newest_ms = newest_ms
+        """When the newest entry came: no entry has an earlier time than one before it."""
+
+    def ingested_at(self) -> int:
+        """The time of entries that are written now."""
+        self.newest_ms = max(self.newest_ms, self.came_ms)
+        return self.newest_ms
 
     def head(self) -> Head:
         return Head(self.state.head, self.state.head_commit, self.state.head_check)
@@ -75,7 +85,9 @@ def load(txn: Transaction, env: Env) -> Draft:
         found = [source_of(value) for value in cursor.iternext(keys=False, values=True)]
     unfinished, free = unfinished_extents(txn, env)
     state = state_of(txn.get(STATE_KEY, b"", db=env[META]))
-    return Draft(state, {one.source: one for one in found}, {}, deque(unfinished), free)
+    sources = {one.source: one for one in found}
+    newest_ms = newest_entry_ms(txn, env) or 0
+    return Draft(state, sources, {}, deque(unfinished), free, newest_ms=newest_ms)
 
 
 Change = Callable[["Applied"], None]
@@ -160,7 +172,7 @@ class Applied:
             rows=rows,
             digest=done.summary.digest,
             commit=head.commit,
-            ingested_at=draft.now,
+            ingested_at=draft.ingested_at(),
             stored_bytes=done.bytes,
         )
         self._put_next(ENTRIES, entry_key(head.sequence, rows), pointer.pack())
@@ -170,7 +182,10 @@ class Applied:
     def flush(self) -> None:
         """Write the inline commits gathered so far, sharing blocks."""
         draft = self.draft
-        packed, head = pack_commits(draft.inline, after=draft.head(), ingested_at=draft.now)
+        if not draft.inline:
+            return
+        came = draft.ingested_at()
+        packed, head = pack_commits(draft.inline, after=draft.head(), ingested_at=came)
         for block in packed:
             self._put_next(ENTRIES, entry_key(block.last, block.rows), block.data)
         draft.blocks += len(packed)

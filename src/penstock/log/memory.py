@@ -190,7 +190,10 @@ class MemoryLog(Reads):
     async def _submit(self, items: list[Item]) -> Awaitable[None]:
         if self._closed:
             raise LogError("this log is closed; nothing was written")
-        self._truth = _appended(self._truth, items, self._origin.log_id, self._clock.wall_ms())
+        truth, log_id = self._truth, self._origin.log_id
+        newest_ms = truth.blocks[-1].ingested_at if truth.blocks else 0
+        came_ms = max(newest_ms, self._trust.came_ms())
+        self._truth = _appended(truth, items, log_id, came_ms, self._clock.wall_ms())
         self._retain()
         self._bell.ring()
         return _done()
@@ -238,7 +241,7 @@ def _candidates(truth: _Truth) -> Iterator[Old]:
         gone += block.nbytes
 
 
-def _appended(truth: _Truth, items: list[Item], log_id: int, now: int) -> _Truth:
+def _appended(truth: _Truth, items: list[Item], log_id: int, came_ms: int, now: int) -> _Truth:
     """The truth after `items`. Whatever raises, raises before anything is seen of them."""
     state = truth.state
     head = Head(state.head, state.head_commit, state.head_check)
@@ -248,7 +251,7 @@ def _appended(truth: _Truth, items: list[Item], log_id: int, now: int) -> _Truth
 
     def flush() -> None:
         nonlocal head
-        packed, head = pack_commits(inline, after=head, ingested_at=now)
+        packed, head = pack_commits(inline, after=head, ingested_at=came_ms)
         inline.clear()
         for block in packed:
             first = block.last - block.rows + 1
@@ -266,7 +269,7 @@ def _appended(truth: _Truth, items: list[Item], log_id: int, now: int) -> _Truth
             commits, rows, last_timestamp = 0, 0, staged.staging.last_timestamp
             if len(staged.staging.held):
                 flush()
-                published, head = _published(staged, head, log_id, now)
+                published, head = _published(staged, head, log_id, came_ms)
                 blocks += published
                 commits, rows = 1, published[-1].last_sequence - published[0].first_sequence + 1
         else:

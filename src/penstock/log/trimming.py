@@ -284,10 +284,16 @@ def unfinished_extents(txn: Transaction, env: Env) -> tuple[list[int], int]:
 def newest_ms(env: Env, sources: Iterable[SourceState]) -> int | None:
     """When the log was last written, by the clock of then; None for a new one."""
     times = [source.moved_at for source in sources]
-    with env.read() as txn, txn.cursor(env[ENTRIES]) as cursor:
-        if cursor.last():
-            place, value = place_of(cursor.key()), cursor.value()
-            pointer = pointer_of(value)
-            last = pointer or Block(value, log_id=0, first_sequence=place.first)
-            times.append(last.ingested_at)
-    return max(times, default=None)
+    with env.read() as txn:
+        newest = newest_entry_ms(txn, env)
+    return max(times if newest is None else [*times, newest], default=None)
+
+
+def newest_entry_ms(txn: Transaction, env: Env) -> int | None:
+    """When the newest entry came, by the log's own times; None if the log holds none."""
+    with txn.cursor(env[ENTRIES]) as cursor:
+        if not cursor.last():
+            return None
+        place, value = place_of(cursor.key()), cursor.value()
+    last = pointer_of(value) or Block(value, log_id=0, first_sequence=place.first)
+    return last.ingested_at

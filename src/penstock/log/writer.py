@@ -73,8 +73,8 @@ class Writer:
         self._config = config
         self._clock = clock
         kept = within_disk(config, space(env.path).total)
-        trust = Trust(clock, newest_ms=newest_ms(env, draft.sources.values()))
-        self._trimmer = Trimmer(env, kept, clock, trust)
+        self._trust = Trust(clock, newest_ms=newest_ms(env, draft.sources.values()))
+        self._trimmer = Trimmer(env, kept, clock, self._trust)
         self._trimmer.begun = trims
         self._truth = draft
         self._openings = env.openings
@@ -319,8 +319,9 @@ class Writer:
             truth.dropped,
             truth.next_extent,
             frozenset(truth.broken),
+            truth.newest_ms,
         )
-        draft.now = self._clock.wall_ms()
+        draft.now, draft.came_ms = self._clock.wall_ms(), self._trust.came_ms()
         return draft
 
     def _keep(self, draft: Draft) -> None:

@@ -471,6 +471,24 @@ class ChangeLogContract:
             clock.pass_(3600)
             await self._until(log, lambda trimmed: trimmed == 3)
 
+    async def test_what_came_while_the_clock_was_behind_is_as_old_as_it_is(self) -> None:
+        """Nor do times run backwards, which searches by time go by."""
+        clock = ManualClock()
+        async with self.opened(clock=clock, retention="1h", retention_bytes=None) as log:
+            for number, jump in enumerate((0, -864_000, 864_000)):
+                clock.jump(jump)
+                await log.append(
+                    [Commit(source="a", position=str(number), events=(change("a", str(number)),))]
+                )
+                clock.pass_(1500)
+            times = [block.ingested_at for block in await log.read(after=0)]
+            assert times == sorted(times)
+            assert times[1] == times[0] + 1_500_000
+            await self._until(log, lambda trimmed: trimmed == 1)
+            for beat in range(20):
+                await log.append([Commit(source="a", position=f"3.{beat}")])
+            assert (await log.bounds()).trimmed == 1
+
     async def test_retention_by_age_goes_on_once_the_clocks_have_agreed_for_an_hour(self) -> None:
         """P22: the clock was set, and stays so. It is not believed at once: it may be wrong."""
         clock = ManualClock()
