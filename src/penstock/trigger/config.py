@@ -7,7 +7,7 @@ from typing import Final, Literal, Self
 from pydantic import AwareDatetime, Field, field_validator, model_validator
 
 from penstock.config import Config, Seconds
-from penstock.trigger.filters import parse_pattern
+from penstock.trigger.patterns import parse_pattern
 
 DISCARD: Final = "discard"
 DESTINATIONS: Final = ("file:", "exec:", "call:")

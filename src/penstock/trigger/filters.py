@@ -6,31 +6,24 @@ A subset of EventBridge's patterns, as Lambda's event filtering has them
 that says anything else is refused when it is read: one that matches nothing by mistake passes
 everything.
 
-One thing more than Lambda: `numeric` looks into a DynamoDB number too, which is text under "N".
+One thing more than Lambda: `numeric` looks into DynamoDB numbers too, which are text under "N" and
+"NS".
 """
 
 from collections.abc import Callable
 from decimal import Decimal, InvalidOperation
-from typing import Any, Final, cast
-
-import msgspec
+from typing import Any, Final, NamedTuple, cast
 
 Test = Callable[[Any], bool]
 """Whether a value matches; a value that is not there is `ABSENT`."""
 
 ABSENT: Final = object()
-_NUMBER: Final = "N"
+_NUMBERS: Final = ("N", "NS")
 
 
-def parse_pattern(text: str) -> Test:
-    """What tells the records that match a pattern. Raises ValueError, which says what is wrong."""
-    try:
-        pattern = msgspec.json.decode(text)
-    except msgspec.DecodeError as error:
-        raise ValueError(f"a filter is not JSON: {error}") from None
-    if not isinstance(pattern, dict) or not pattern:
-        raise ValueError("a filter must be a JSON object that says something")
-    return _object(cast("dict[str, Any]", pattern), "")
+def matcher(pattern: dict[str, Any]) -> Test:
+    """What tells the values that match a pattern. Raises ValueError, which says what is wrong."""
+    return _object(pattern, "")
 
 
 def _object(pattern: dict[str, Any], path: str) -> Test:
@@ -45,7 +38,8 @@ def _object(pattern: dict[str, Any], path: str) -> Test:
             tests.append(_member(name, _object(cast("dict[str, Any]", wanted), f"{path}{name}.")))
         elif isinstance(wanted, list) and wanted:
             conditions = [
-                _condition(one, f"{path}{name}", is_number=name == _NUMBER) for one in _list(wanted)
+                _condition(one, f"{path}{name}", is_number=name in _NUMBERS)
+                for one in _list(wanted)
             ]
             tests.append(_member(name, _leaf(conditions)))
         else:
@@ -141,17 +135,38 @@ def _equals(wanted: Any, path: str) -> Test:
 def _numeric(operands: list[Any], path: str, *, is_number: bool) -> Test:
     if not operands or len(operands) % 2:
         raise ValueError(f"{path}: numeric takes pairs of an operator and a number")
-    comparisons = list[Callable[[Decimal], bool]]()
+    comparisons, bounds = list[Callable[[Decimal], bool]](), dict[str, Bound]()
     for operator, bound in zip(operands[::2], operands[1::2], strict=True):
         if isinstance(bound, bool) or not isinstance(bound, int | float):
             raise ValueError(f"{path}: numeric compares with numbers")  # noqa: TRY004
-        comparisons.append(_comparison(operator, Decimal(str(bound)), path))
+        number = Decimal(str(bound))
+        comparisons.append(_comparison(operator, number, path))
+        if operator[0] in bounds:
+            raise ValueError(f"{path}: numeric has two bounds of one side")
+        bounds[operator[0]] = Bound(number, operator.endswith("="))
+    if "=" in bounds and len(bounds) > 1:
+        raise ValueError(f"{path}: numeric takes = alone")
+    if {">", "<"} <= bounds.keys() and not _holds_some(bounds[">"], bounds["<"]):
+        raise ValueError(f"{path}: no number is in this range of numeric")
 
     def matches(value: Any) -> bool:
         number = _decimal(value, is_number=is_number)
         return number is not None and all(compare(number) for compare in comparisons)
 
     return matches
+
+
+class Bound(NamedTuple):
+    """An end of a range of numbers."""
+
+    number: Decimal
+    inclusive: bool
+
+
+def _holds_some(lower: Bound, upper: Bound) -> bool:
+    if lower.number == upper.number:
+        return lower.inclusive and upper.inclusive
+    return lower.number < upper.number
 
 
 def _comparison(operator: Any, bound: Decimal, path: str) -> Callable[[Decimal], bool]:

@@ -21,10 +21,10 @@ from penstock.trigger.checkpoints import Checkpoints, locked
 from penstock.trigger.config import DISCARD, TriggerConfig
 from penstock.trigger.destinations import Deliver, to_command, to_file, to_function
 from penstock.trigger.environments import Environments
-from penstock.trigger.filters import parse_pattern
 from penstock.trigger.handling import Handler
 from penstock.trigger.latest import newest_place
 from penstock.trigger.lineage import Place, Plan, Shard, begin, from_horizon, go_on, has_ended
+from penstock.trigger.patterns import parse_pattern
 from penstock.trigger.shard import ShardReader
 from penstock.trigger.streams import (
     Described,
