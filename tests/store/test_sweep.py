@@ -122,6 +122,21 @@ def test_a_clock_that_is_wrong_when_the_store_is_opened_removes_nothing(
         assert db.sweep() == 1, "for an hour it has gone on, so whoever set it meant it"
 
 
+def test_records_that_came_while_the_clock_was_behind_are_not_old(tmp_path: Path) -> None:
+    """Not in a new stream either, which has no record to tell the time by."""
+    with opened(tmp_path, SetClock()) as db:
+        with_table(db, view=None)
+        db.put("t", {"id": "a"})
+    with opened(tmp_path, SetClock(NOW_MS - 200 * DAY * 1000)) as db:
+        db.enable_stream("t", StreamViewType.NEW_IMAGE)
+        db.put("t", {"id": "b"})
+    clock = SetClock(NOW_MS + 60_000)
+    with opened(tmp_path, clock) as db:
+        clock.pass_(7200)
+        assert [db.sweep(), db.sweep()] == [0, 0]
+        assert [one.keys["id"] for one in db.get_stream_records("t").execute().records] == ["b"]
+
+
 @VIEWS
 @pytest.mark.parametrize("every", [5400, DAY, 7 * DAY, 31 * DAY])
 def test_a_script_takes_a_lock_that_expired_whenever_it_runs(

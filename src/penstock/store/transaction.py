@@ -81,6 +81,8 @@ class Transaction:
         self._state = state
         self._times = times
         self._now_ms = times.now_ms
+        self._written_ms = max(times.now_ms, times.likely_ms)
+        """The time of records: not that of a clock that is behind what is known."""
         self._expired_ms = times.expired_ms
         self._shards = shards
         self._version = state.version_base + txn.id()
@@ -416,7 +418,7 @@ class Transaction:
 
     def _seal_shard(self, number: int, *, first: int) -> None:
         stream = self._streams[number]
-        time_ms = max(stream.newest_ms, self._now_ms)
+        time_ms = max(stream.newest_ms, self._written_ms)
         sealed = seal(self._layout, self._txn, stream, first=first, time_ms=time_ms)
         self._streams[number] = sealed
 
@@ -424,7 +426,7 @@ class Transaction:
         self, number: int, change: _Pending, sequence: int, place: tuple[int, int, int]
     ) -> None:
         stream = self._streams[number]
-        time_ms = max(stream.newest_ms, self._now_ms)
+        time_ms = max(stream.newest_ms, self._written_ms)
         data = encode_record(
             Stored(
                 event_number(change.event),
