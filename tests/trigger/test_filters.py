@@ -195,6 +195,16 @@ def test_what_some_record_matches_is_taken(pattern: Any) -> None:
     parse_pattern(json.dumps(pattern))
 
 
+def test_an_image_that_the_stream_s_view_lacks_is_refused() -> None:
+    new = json.dumps(image("v", "N", "5"))
+    none = json.dumps(image("v", "N", {"exists": False}))
+    for view in ("KEYS_ONLY", "OLD_IMAGE"):
+        with pytest.raises(ValueError, match="has no NewImage"):
+            parse_pattern(new, view=view)
+        parse_pattern(none, view=view)
+    parse_pattern(new, view="NEW_IMAGE")
+
+
 def test_numeric_looks_into_sets_of_numbers() -> None:
     test = parse_pattern(json.dumps(image("v", "NS", {"numeric": [">", 5]})))
     for numbers, expected in ((["4", "6"], True), (["4", "5"], False)):

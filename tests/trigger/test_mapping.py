@@ -313,6 +313,17 @@ async def test_records_that_are_too_old_go_to_the_destination_without_a_call(
 
 
 @pytest.mark.slow
+async def test_a_filter_of_an_image_that_the_stream_does_not_have_starts_nothing(
+    shared: Served, calls: Calls, tmp_path: Path
+) -> None:
+    table = shared.table(view="KEYS_ONLY")
+    pattern = '{"dynamodb": {"NewImage": {"v": {"N": ["3"]}}}}'
+    config = configured(shared, tmp_path, table=table.name, filters=(pattern,))
+    with pytest.raises(ConfigError, match="KEYS_ONLY, has no NewImage"):
+        await run_trigger(config, stop=asyncio.Event())
+
+
+@pytest.mark.slow
 async def test_filters_choose_what_the_function_is_called_for(
     shared: Served, calls: Calls, tmp_path: Path
 ) -> None:

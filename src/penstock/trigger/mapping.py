@@ -12,6 +12,7 @@ from typing import Any, Final
 import structlog
 
 from penstock.errors import (
+    ConfigError,
     TriggerStreamChangedError,
     TriggerStreamEndedError,
     TriggerStreamGoneError,
@@ -178,6 +179,16 @@ class _Trigger:
             if await stopped_within(self._stop, self._config.retry_delay_max):
                 raise StoppedError
 
+    def _refuse_impossible(self, stream: str, view: str) -> None:
+        """Raise ConfigError for a filter that no record of a stream of that view matches."""
+        for text in self._config.filters:
+            try:
+                parse_pattern(text, view=view)
+            except ValueError as error:
+                raise ConfigError(
+                    f"a filter matches no record of {stream}: {error}. Nothing was read from it."
+                ) from None
+
     async def _read(self, stream: str) -> Described | None:
         """Read a stream to its end; None if stopped before. Raises what a shard's reader raises."""
         running = dict[str, asyncio.Task[None]]()
@@ -185,6 +196,7 @@ class _Trigger:
         try:
             while not self._abort.is_set():
                 described = await self._streams.describe(stream)
+                self._refuse_impossible(stream, described.view)
                 await self._plan(stream, described, running)
                 is_handled = has_ended(described.shards, self._checkpoints.places)
                 if not running and not described.is_enabled and is_handled:

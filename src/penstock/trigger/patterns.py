@@ -41,6 +41,13 @@ _VALUE: Final[dict[str, Shape]] = {
 }
 _ITEM: Final[dict[str, Shape]] = {_ANY_NAME: _VALUE}
 _VALUE.update(M=_ITEM, L=_VALUE)
+_IMAGES: Final = {
+    "KEYS_ONLY": (),
+    "NEW_IMAGE": ("NewImage",),
+    "OLD_IMAGE": ("OldImage",),
+    "NEW_AND_OLD_IMAGES": ("NewImage", "OldImage"),
+}
+"""What the records of a view have."""
 _RECORD: Final[dict[str, Shape]] = {
     "eventID": Leaf.TEXT,
     "eventName": ("INSERT", "MODIFY", "REMOVE"),
@@ -56,15 +63,15 @@ _RECORD: Final[dict[str, Shape]] = {
         "OldImage": _ITEM,
         "SequenceNumber": Leaf.TEXT,
         "SizeBytes": Leaf.NUMBER,
-        "StreamViewType": ("KEYS_ONLY", "NEW_IMAGE", "OLD_IMAGE", "NEW_AND_OLD_IMAGES"),
+        "StreamViewType": tuple(_IMAGES),
     },
 }
 _LACKING: Final = {"NewImage": "REMOVE", "OldImage": "INSERT"}
 """The event that does not have an image."""
 
 
-def parse_pattern(text: str) -> Test:
-    """What tells the records that match a pattern.
+def parse_pattern(text: str, *, view: str = "NEW_AND_OLD_IMAGES") -> Test:
+    """What tells the records of a stream of that view that match a pattern.
 
     Raises ValueError, which says what is wrong, for what is no pattern, and for one of which a part
     can match no record.
@@ -78,7 +85,7 @@ def parse_pattern(text: str) -> Test:
     said = cast("dict[str, Any]", pattern)
     test = matcher(said)
     _refuse_impossible(said, _RECORD, "")
-    _events(said, frozenset(("INSERT", "MODIFY", "REMOVE")))
+    _events(said, frozenset(("INSERT", "MODIFY", "REMOVE")), view)
     return test
 
 
@@ -168,16 +175,18 @@ def _is_needed(name: str, wanted: Any) -> bool:
     return not matcher({name: wanted})(ABSENT)
 
 
-def _events(pattern: dict[str, Any], events: frozenset[str]) -> None:
+def _events(pattern: dict[str, Any], events: frozenset[str], view: str) -> None:
     """Raise ValueError if the record of no event matches, for each alternative too."""
     for name, wanted in pattern.items():
         if name == "eventName":
             test = matcher({name: wanted})
             events = frozenset(one for one in events if test({name: one}))
         elif name in _LACKING and _is_needed(name, wanted):
+            if name not in _IMAGES.get(view, _LACKING):
+                raise ValueError(f"the stream's view, {view}, has no {name}")
             events -= {_LACKING[name]}
     if not events:
         raise ValueError("no event has all that is wanted: INSERT no OldImage, REMOVE no NewImage")
     for one in (pattern.get("dynamodb"), *pattern.get("$or", ())):
         if isinstance(one, dict):
-            _events(cast("dict[str, Any]", one), events)
+            _events(cast("dict[str, Any]", one), events, view)

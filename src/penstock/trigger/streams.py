@@ -62,6 +62,8 @@ class Described(NamedTuple):
 
     is_enabled: bool
     table: str
+    view: str
+    """Its StreamViewType."""
     shards: list[Shard]
 
 
@@ -123,7 +125,8 @@ class Streams:
                 )
             if "LastEvaluatedShardId" not in told:
                 is_enabled = told["StreamStatus"] in {"ENABLED", "ENABLING"}
-                return Described(is_enabled, told.get("TableName", ""), shards)
+                table, view = told.get("TableName", ""), told["StreamViewType"]
+                return Described(is_enabled, table, view, shards)
             start = {"ExclusiveStartShardId": told["LastEvaluatedShardId"]}
 
     async def iterator(self, arn: str, shard: str, place: Place) -> tuple[str, float]:
