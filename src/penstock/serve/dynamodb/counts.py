@@ -61,7 +61,7 @@ class Counts:
             last = self._counted.get(key)
             now = self._clock.steady_seconds()
             old = last is None or now - last.ended_seconds > _KEPT_SECONDS
-            if (old or at_once) and key not in self._counting:
+            if (old or at_once) and key not in self._counting and not self._stopping.is_set():
                 self._counting.add(key)
                 self._thread.submit(self._count, key, count, table)
 

@@ -162,7 +162,7 @@ class _Server:
             principal = self._known(sent, presented, target)
             with self._access.visiting(principal, presented, target):
                 if sent.headers.get("x-amz-target") == DESCRIBE_ENDPOINTS:
-                    return endpoints_at(sent.headers["host"])
+                    return endpoints_at(sent.headers.get("host", ""))
                 if operation is None:
                     raise unknown(sent.headers.get("x-amz-target", ""))
                 endpoint = self._endpoint

@@ -69,18 +69,19 @@ def _refuse_updates(updates: list[dict[str, Any]]) -> None:
     """Refuse updates that are none or several, and two of one index."""
     seen = set[str]()
     for update in updates:
-        if not update:
+        actions = [update[one] for one in ("Update", "Create", "Delete") if one in update]
+        if not actions:
             raise validation(
                 f"{INVALID}One of GlobalSecondaryIndexUpdate.Update, "
                 f"GlobalSecondaryIndexUpdate.Create, GlobalSecondaryIndexUpdate.Delete must not be "
                 f"null"
             )
-        if len(update) > 1:
+        if len(actions) > 1:
             raise validation(
                 f"{INVALID}Only one of Create, Update and Delete may be in each of "
                 f"GlobalSecondaryIndexUpdates"
             )
-        (action,) = update.values()
+        (action,) = actions
         if action["IndexName"] in seen:
             raise validation(
                 f"{INVALID}Only one global secondary index update per index is allowed "
