@@ -63,6 +63,8 @@ def test_it_is_that_of_the_driver(home: Path | None) -> None:
     named = dict.fromkeys(NAMES, str(WITHOUT_ARCHIVES))
     assert found == {**named, "PENSTOCK_PYTHON": sys.executable}
     assert python_environment(NAMES, {"SPARK_HOME": "/opt/spark"}) == OWN
+    # A JVM that runs already does not learn of PENSTOCK_PYTHON any more.
+    assert python_environment(NAMES, environ, running_jvm=True) == OWN
 
 
 def test_where_it_would_not_be_found_archives_stay(monkeypatch: pytest.MonkeyPatch) -> None:

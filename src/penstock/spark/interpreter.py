@@ -13,11 +13,12 @@ its path."""
 
 
 def python_environment(
-    names: Iterable[str], environ: Mapping[str, str] = os.environ
+    names: Iterable[str], environ: Mapping[str, str] = os.environ, *, running_jvm: bool = False
 ) -> dict[str, str]:
     """The environment in which `names`, variables that tell Spark which Python to start, name this
-    one: without Spark's archives where it finds the same PySpark installed."""
-    if not _finds_pyspark(environ):
+    one: without Spark's archives where it finds the same PySpark installed, and where the JVM that
+    starts it is still to get this environment (not a `running_jvm`)."""
+    if running_jvm or not _finds_pyspark(environ):
         return dict.fromkeys(names, sys.executable)
     named = dict.fromkeys(names, str(WITHOUT_ARCHIVES))
     return {**named, "PENSTOCK_PYTHON": sys.executable}

@@ -116,6 +116,7 @@ def local_session(
     """
     if master is not None and master.startswith("sc://"):
         raise _no_driver(master)
+    from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
     running = SparkSession.getActiveSession()
@@ -131,7 +132,9 @@ def local_session(
         # Workers find what this process finds.
         named.append("PYSPARK_PYTHON")
     os.environ.update(java_environment())
-    os.environ.update(python_environment([name for name in named if name not in os.environ]))
+    left = [name for name in named if name not in os.environ]
+    running_jvm = SparkContext._gateway is not None  # pyright: ignore[reportPrivateUsage]
+    os.environ.update(python_environment(left, running_jvm=running_jvm))
     builder = SparkSession.builder.appName(app_name)
     for name, value in chosen.items():
         builder = builder.config(name, value)
