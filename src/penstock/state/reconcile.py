@@ -140,6 +140,7 @@ class Reconciler:
         except PenstockError as error:
             logger.warning("deletes that a copy proved wait", source=source, code=error.code)
             wait_seconds, commits = _IDLE_SECONDS, None
+            self._is_due[source] = False  # until the source says something
         if commits is None:
             self._ask_at[source] = self._clock() + wait_seconds
         return commits
