@@ -31,7 +31,9 @@ UNAUTHORIZED: Final = 13
 _SYSTEM: Final = re.compile(r"\[Errno -?\d+\] ([A-Za-z ]+)")
 _CERTIFICATE: Final = re.compile(r"certificate verify failed: ([A-Za-z ,'-]+)")
 _OTHER_NAME: Final = ("Hostname mismatch", "IP address mismatch")
-_CLOSED: Final = re.compile("connection (closed|lost|reset)", re.IGNORECASE)
+_CLOSED: Final = re.compile(
+    r"connection (is already )?(closed|lost|reset)|broken pipe", re.IGNORECASE
+)
 _OTHER_SET: Final = re.compile("replica set named .* belongs to a set named '(.*)'")
 _TOO_OLD: Final = re.compile(r"reports wire version .* at least \d+ \((MongoDB [\d.]+)\)")
 _TOO_NEW: Final = "requires wire version"
