@@ -145,7 +145,8 @@ def _unread_oplog() -> Check:
     return Check(
         name="oplog",
         level=Level.WARNING,
-        detail="cannot be read, so the time to loss is not known",
+        detail="cannot be read, so the time to loss is not known, nor whether the server's disk "
+        "went back while nothing changed",
     )
 
 

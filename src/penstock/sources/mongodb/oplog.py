@@ -4,13 +4,23 @@ can be captured again."""
 from typing import Any
 
 from bson import Timestamp
+from pymongo import ReadPreference
 from pymongo.errors import OperationFailure
 
 from penstock.errors import ConfigError, RequestError
 from penstock.event import ClusterTime
 from penstock.mongo_causes import UNAUTHORIZED
 from penstock.sources.mongodb.deployment import Client
-from penstock.sources.mongodb.positions import MongoPosition, Token, parse_position
+from penstock.sources.mongodb.positions import (
+    MongoPosition,
+    OplogEntry,
+    Token,
+    parse_position,
+)
+
+_UNKNOWN = frozenset({UNAUTHORIZED, 136, 8000})
+"""We may not look, also in Atlas' own words (AtlasError); or CappedPositionLost: what was looked at
+is gone."""
 
 
 async def seconds_to_loss(client: Client, position: str) -> float | None:
@@ -29,37 +39,40 @@ async def seconds_to_loss(client: Client, position: str) -> float | None:
     return max(0.0, float(parse_position(position).token.time.t - time_of(oldest).t))
 
 
-async def newest_until(client: Client, time: ClusterTime) -> tuple[int, int] | None:
-    """The time of the newest entry of the oplog that is not behind `time`, in seconds and their
-    counter; None where there is none, or where we may not look."""
-    return await _time_where(client, {"$lte": Timestamp(time.t, time.i)})
+async def committed_entry(client: Client) -> OplogEntry | None:
+    """The newest entry of the oplog that a majority has, and so no election takes back; None where
+    the server says of none."""
+    hello = await client.admin.command("hello")
+    found = hello.get("lastWrite", {}).get("majorityOpTime")
+    return None if found is None else (found["ts"].time, found["ts"].inc, int(found["t"]))
 
 
 async def is_of_another_history(client: Client, known: MongoPosition) -> bool:
-    """Whether the server's oplog does not have an entry that was there when `known` was told.
+    """Whether the primary's oplog does not have the entry that was there when `known` was told.
 
     Behind an event the server looks for that itself. A moment between two events is any time to it:
     also to one whose disk is older than the moment, and that has written other things since
-    (record 0039). False where we may not look, and for a position that has no entry.
+    (record 0039). False where we may not look, for a position that has no entry, and where the
+    oplog begins behind it: then the stream tells what is lost.
     """
     if known.entry is None or known.token.is_of_event:
         return False
-    time = Timestamp(*known.entry)
-    # A look at the whole first, for None also says that we may not.
-    if await _time_where(client, {"$gt": Timestamp(0, 0)}) is None:
-        return False
-    return await _time_where(client, time) is None
-
-
-async def _time_where(client: Client, wanted: object) -> tuple[int, int] | None:
-    oplog = client["local"]["oplog.rs"]
+    seconds, counter, term = known.entry
+    time = Timestamp(seconds, counter)
+    oplog = client["local"].get_collection("oplog.rs", read_preference=ReadPreference.PRIMARY)
     try:
-        entry = await oplog.find_one({"ts": wanted}, {"ts": 1}, sort=[("$natural", -1)])
+        oldest = await oplog.find_one({}, {"ts": 1}, sort=[("$natural", 1)])
+        # From a time on, the server finds an entry without a look at those before.
+        found = await oplog.find_one(
+            {"ts": {"$gte": time}}, {"ts": 1, "t": 1}, sort=[("$natural", 1)]
+        )
     except OperationFailure as error:
-        if error.code != UNAUTHORIZED:
+        if error.code not in _UNKNOWN:
             raise
-        return None
-    return None if entry is None else (entry["ts"].time, entry["ts"].inc)
+        return False
+    if oldest is None or oldest["ts"] > time:
+        return False
+    return found is None or (found["ts"], found.get("t")) != (time, term)
 
 
 def time_of(entry: dict[str, Any]) -> ClusterTime:

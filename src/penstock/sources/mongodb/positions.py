@@ -54,6 +54,10 @@ class Token(Struct, frozen=True, omit_defaults=True):
         return self.data[22:24] != "29"
 
 
+OplogEntry = tuple[int, int, int]
+"""An entry of the oplog: its time, in seconds and their counter, and the term of its primary."""
+
+
 class Server(Struct, frozen=True, omit_defaults=True):
     """Who a deployment is, over restarts and failovers (S6)."""
 
@@ -122,9 +126,9 @@ class MongoPosition(Struct, frozen=True, omit_defaults=True):
     copying: Copying | None = None
     scope: Scope | None = None
     """None in positions of versions that did not keep it."""
-    entry: tuple[int, int] | None = None
-    """The time of an entry that the server's oplog had then, at the token's time or before: another
-    history under the same set's name does not have it. None where we may not look."""
+    entry: OplogEntry | None = None
+    """One that a majority had then: another history under the same set's name does not have it.
+    None in positions of versions that did not keep it."""
     gap_said: bool = False
     """Whether the log has a gap that begins here; capture stopped at it (on_position_lost)."""
     full_document: str | None = None
@@ -225,11 +229,11 @@ class PositionWriter:
         return PositionWriter(structs.replace(self._position, copying=copying))
 
     @property
-    def entry(self) -> tuple[int, int] | None:
+    def entry(self) -> OplogEntry | None:
         """As of a position."""
         return self._position.entry
 
-    def with_entry(self, entry: tuple[int, int]) -> "PositionWriter":
+    def with_entry(self, entry: OplogEntry | None) -> "PositionWriter":
         """As this one, with another entry of the oplog."""
         return PositionWriter(structs.replace(self._position, entry=entry))
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+import time
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -29,7 +30,7 @@ from penstock.sources.mongodb.deployment import Client, Deployment
 from penstock.sources.mongodb.documents import TOGETHER_MAX, decode, decode_together
 from penstock.sources.mongodb.failures import is_too_large
 from penstock.sources.mongodb.normalise import Change, Normaliser, raw_token
-from penstock.sources.mongodb.oplog import newest_until
+from penstock.sources.mongodb.oplog import committed_entry
 from penstock.sources.mongodb.poison import DeadLetters, is_reserved
 from penstock.sources.mongodb.positions import Copying, MongoPosition, PositionWriter, Token
 from penstock.sources.mongodb.replay import Inbox, Rereader
@@ -70,6 +71,7 @@ class Session:
         self._token = position.token
         self._seen = position.token
         self._writer = PositionWriter(position)
+        self._proven_at = 0.0
         self._one_by_one = 0
         """How many more events to read one by one: one of them was too large for a reply."""
         self._letters = (
@@ -273,13 +275,17 @@ class Session:
                 yield self._heartbeat(reply.token)
 
     async def _prove(self, reply: Reply) -> None:
-        """Keep an entry of the oplog with a position that is no event's (record 0039)."""
-        token, last = reply.token, self._writer.entry
-        if reply.events or token == self._token or token.is_of_event or not self._settled:
+        """Keep an entry of the oplog with a position that is no event's (record 0039): one of now
+        behind each event, and else of a heartbeat ago."""
+        if reply.events or reply.token.is_of_event:
             return
-        entry = await newest_until(self._client, token.time)
-        if entry is not None and entry != last:
-            self._writer = self._writer.with_entry(entry)
+        now = time.monotonic()
+        recent = now - self._proven_at < self._config.heartbeat_seconds
+        if reply.token == self._token or (recent and not self._token.is_of_event):
+            return
+        async with asyncio.timeout(self._patience.seconds):
+            self._writer = self._writer.with_entry(await committed_entry(self._client))
+        self._proven_at = now
 
     def _heartbeat(self, token: Token) -> Commit:
         as_of_ms = token.time.t * 1000

@@ -45,8 +45,8 @@ from penstock.sources.mongodb.failures import (
 )
 from penstock.sources.mongodb.images import require_before_images
 from penstock.sources.mongodb.oplog import (
+    committed_entry,
     is_of_another_history,
-    newest_until,
     place_before,
     seconds_to_loss,
 )
@@ -107,7 +107,8 @@ class MongoSource:
             async with asyncio.timeout(3 * self._patience.seconds):
                 deployment = await self._identified(client, known)
                 await require_before_images(client, self.name, self.config)
-            if known is not None and await is_of_another_history(client, known):
+                another = known is not None and await is_of_another_history(client, known)
+            if known is not None and another:
                 stood = known
                 said, known = await self._after_loss(client, deployment, stood, ANOTHER_HISTORY)
                 if said is not None:
@@ -295,7 +296,7 @@ class MongoSource:
             async with asyncio.timeout(3 * self._patience.seconds):
                 deployment = await self._identified(client, known)
                 token = await self._opened(client, deployment, at)
-                entry = await newest_until(client, token.time)
+                entry = await committed_entry(client)
         except TimeoutError:
             raise self._patience.exhausted(self.name) from None
         except OperationFailure as error:
@@ -375,7 +376,7 @@ class MongoSource:
         return MongoPosition(
             server=deployment.server,
             token=token,
-            entry=await newest_until(client, token.time),
+            entry=await committed_entry(client),
             copying=copying,
             scope=self.config.scope,
             full_document=self.config.full_document,
@@ -439,7 +440,8 @@ class MongoSource:
             # A snapshot may have begun at this very token, and nothing happened since.
             snapshot = f"{token.data}:{event.event_id}"
             copying = Copying(snapshot=snapshot, pending=copied, covers=copied)
-        now = structs.replace(known, token=token, copying=copying, scope=scope)
+        entry = known.entry if token == known.token else await committed_entry(client)
+        now = structs.replace(known, token=token, copying=copying, scope=scope, entry=entry)
         gaps = (self._left(namespace, identity, known.token, token) for namespace in left_out)
         return Commit(source=self.name, position=now.text(), events=(event, *gaps)), now
 
