@@ -191,11 +191,10 @@ async def test_another_mariadb_of_the_same_numbers_is_refused(start: Start, kind
             await goes_on(two, story)
 
 
+@pytest.mark.parametrize("begins", ["now", "beginning"])
 @on("mysql", "mariadb")
-async def test_a_replica_takes_the_place_of_a_server_of_which_no_row_was_read(
-    start: Start, kind: str
-) -> None:
-    """A10; where its binlogs prove nothing, that is told."""
+async def test_a_replica_takes_the_place_of_a_server(start: Start, kind: str, begins: str) -> None:
+    """A10; also where no row was read yet. Where its binlogs prove nothing, that is told."""
     one, two = start(), start(server_id=2)
     with one.connect() as db, two.connect() as replica:
         if kind == "mysql":
@@ -208,13 +207,19 @@ async def test_a_replica_takes_the_place_of_a_server_of_which_no_row_was_read(
             of = f"MASTER_HOST = '127.0.0.1', MASTER_PORT = {one.port}"
             run(replica, f"CHANGE MASTER TO {of}, {how}", "START SLAVE")
         table_in(db)
-        insert(db, 1)
-        story = await stands(one)
+        # A replica's binlog has the second of its rows, and not that of its COMMIT.
+        run(db, "BEGIN", "INSERT INTO d.a VALUES (1)")
+        next_second(db)
+        next_second(db)
+        run(db, "COMMIT")
+        story = await stands(one, start=begins)
         again = Story(story.position)
         end = end_of(db)
         wait_until(lambda: told(story.place.flavour, end_of(replica)).purged(end) is None)
         one.kill()
         run(replica, "STOP REPLICA" if kind == "mysql" else "STOP SLAVE")
+        # Its binlogs are others, from the first restart on.
+        assert [await goes_on(two, story), await goes_on(two, story)] == [[], []]
         insert(replica, 2)
         assert await goes_on(two, story) == ["2"]
         run(replica, "FLUSH BINARY LOGS")
@@ -248,16 +253,22 @@ def test_what_a_server_has_is_overdue_where_it_does_not_come_for_too_long() -> N
     uuid = "3e11fa47-71ca-11e1-9e33-c80aa9429562"
     following = Following(patience_seconds=10)
 
-    def overdue(ours: int, theirs: int, now: float) -> bool:
+    def overdue(ours: int, theirs: int, now: float, place: int = 4) -> bool:
         return following.is_overdue(
-            told("mysql", f"{uuid}:1-{ours}"), end=f"{uuid}:1-{theirs}", now=now
+            told("mysql", f"{uuid}:1-{ours}"),
+            end=f"{uuid}:1-{theirs}",
+            place=f"b.000001:{place}",
+            now=now,
         )
 
     assert [overdue(5, 5, 0), overdue(5, 5, 60)] == [False, False]
     # It is on its way for a while, and then comes.
     assert [overdue(5, 6, 70), overdue(5, 7, 79)] == [False, False]
     assert [overdue(6, 9, 81), overdue(6, 12, 90)] == [False, False]
-    assert overdue(6, 12, 91)
+    # A server may skip for long what we have, and reads on meanwhile.
+    assert [overdue(6, 12, 91, place=5), overdue(6, 12, 100, place=6)] == [False, False]
+    assert not overdue(6, 12, 109, place=6)
+    assert overdue(6, 12, 110, place=6)
 
 
 @on("mariadb")
@@ -317,6 +328,8 @@ async def test_any_history_of_a_server_is_told_whole_or_with_a_gap(
                         copied = True
                     case "restore":
                         next_second(db)
+                    case _:
+                        raise AssertionError(act)
             if act == "copy" and not harmful:
                 copy_disk(server, copy)
             elif act == "restore" and copied and copy.exists():

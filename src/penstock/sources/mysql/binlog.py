@@ -74,6 +74,8 @@ class EventType(IntEnum):
     DELETE_ROWS_COMPRESSED = 171
 
 
+QUERIES: Final = frozenset({EventType.QUERY, EventType.QUERY_COMPRESSED})
+"""Those of statements."""
 HARMLESS: Final = frozenset(
     {
         EventType.STOP,

@@ -68,12 +68,12 @@ def _and_prepared(known: MysqlPosition, before: str) -> str:
 
 def lost(
     source: str,
-    config: MysqlSourceConfig,
     found: Facts,
     asking: Connected,
     *,
     known: MysqlPosition,
     server: Server,
+    prover: Prover,
 ) -> str | None:
     """Why the server cannot go on from `known`, in words; None if it can (S7).
 
@@ -91,7 +91,7 @@ def lost(
             found=f"{server}, and {now}",
         )
     theirs = holdings(asking, found, known.flavour)
-    prover, same = Prover(source, config, found, asking), server == known.server
+    same = server == known.server
     strange = without_domains(known, theirs.logged).told().unknown(theirs.logged)
     # With semi-synchronous replication it sends what it calls executed once a replica has it.
     if strange is not None and not (same and prover.has_last(known, theirs)):
@@ -108,18 +108,18 @@ def lost(
         return f"the server has purged its binlogs up to {gone}{and_rows}"
     if same:
         return _unproven(known, prover.same_server(known, theirs))
-    match prover.by_last(known, theirs):
-        case Proof.ANOTHER:
-            raise SourceChangedError(
-                source=source,
-                expected=f"{known.server}, which had the transaction {known.last} at another time",
-                found=f"{server}, whose transaction of this number is another",
-            )
-        case Proof.NONE:
-            return (
-                f"another server answers, {server}, and no binlog of it has a transaction by which "
-                f"its history would be proven to be that of {known.server}"
-            )
+    proof = prover.by_last(known, theirs)
+    if proof is Proof.ANOTHER:
+        raise SourceChangedError(
+            source=source,
+            expected=f"{known.server}, which had the transaction {known.last} at another time",
+            found=f"{server}, whose transaction of that number is another",
+        )
+    if proof is Proof.NONE:
+        return (
+            f"another server answers, {server}, and no binlog of it has a transaction by which its "
+            f"history would be proven to be that of {known.server}"
+        )
     logger.warning(
         "another server has our transactions, and is gone on from",
         source=source,
@@ -130,12 +130,11 @@ def lost(
 
 
 def _unproven(known: MysqlPosition, proof: Proof) -> str | None:
-    match proof:
-        case Proof.OURS:
-            return None
-        case Proof.ANOTHER:
-            last = f": its transaction {known.last} is another" if known.last else ""
-            return f"the server was set up anew, or restored from an older copy{last}"
+    if proof is Proof.OURS:
+        return None
+    if proof is Proof.ANOTHER:
+        last = f": its transaction {known.last} is another" if known.last else ""
+        return f"the server was set up anew, or restored from an older copy{last}"
     file = known.file if known.binlog is None else known.binlog.file
     return (
         f"the server has the binlog {file} no more, in which we stood, and so nothing by which its "

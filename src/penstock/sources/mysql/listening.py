@@ -23,6 +23,7 @@ class Listener:
     def begin(self, stream: BinlogStream) -> None:
         """From here on it must speak."""
         stream.deadline(self._silence_seconds_max)
+        self._left = []
         self._heard_at = time.monotonic()
 
     def hear(self, stream: BinlogStream, *, seconds_max: float | None) -> list[bytes]:

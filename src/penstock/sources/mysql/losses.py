@@ -39,6 +39,8 @@ def loss_of(
         known,
         gtids=until,
         last="",
+        moment=0,
+        binlog=None,
         file="",
         offset=0,
         at=0,

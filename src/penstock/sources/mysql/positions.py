@@ -65,6 +65,8 @@ class MysqlPosition(Struct, frozen=True, omit_defaults=True):
     """Unix seconds of the last of them; 0 where that is not known."""
     last: str = ""
     """The last of them all, as it says itself."""
+    moment: int = 0
+    """Unix seconds of its first rows or statement, which replicas keep; 0: not known."""
     file: str = ""
     """The binlog that it is in,"""
     offset: int = 0
@@ -107,7 +109,9 @@ def parse_position(text: str) -> MysqlPosition:
     """The place that `text` says. Raises ConfigError for what this version did not write."""
     try:
         position = _DECODER.decode(text)
-        position.told()
+        ours = position.told()
+        if position.last and not isinstance(ours, FilePlace):
+            ours.has(position.last)
         position.needed()
     except (msgspec.MsgspecError, ValueError) as error:
         raise ConfigError(
@@ -205,6 +209,10 @@ class Domains:
         gtid = Gtid.parse(name)
         last = self._names.get(gtid.domain)
         return last is not None and Gtid.parse(last).sequence >= gtid.sequence
+
+    def newest(self) -> list[str]:
+        """The last of each domain."""
+        return list(self._names.values())
 
     def text(self) -> str:
         """As the server writes them."""

@@ -5,8 +5,8 @@ again, under the same server_uuid. A binlog that it begins anew is of another se
 transaction of the same number is of another second, or elsewhere.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Generator, Iterable
+from contextlib import contextmanager, suppress
 from enum import Enum
 from typing import Final, NamedTuple
 
@@ -17,16 +17,20 @@ from penstock.mysql_causes import code_of
 from penstock.sources.mysql.beginnings import ANONYMOUS, BEGINS, beginning
 from penstock.sources.mysql.binlog import (
     HARMLESS,
+    QUERIES,
     Checksums,
+    Event,
     EventType,
     Gtid,
     MalformedEventError,
+    query,
 )
 from penstock.sources.mysql.config import MysqlSourceConfig
 from penstock.sources.mysql.connection import (
     CANNOT_READ_BINLOG,
     Connected,
     Facts,
+    abort,
     ask,
     binlogs,
     connect,
@@ -35,6 +39,7 @@ from penstock.sources.mysql.connection import (
 from penstock.sources.mysql.file_places import BEGINNING, FilePlace
 from penstock.sources.mysql.gtid_sets import GtidSet
 from penstock.sources.mysql.holdings import Holdings
+from penstock.sources.mysql.payloads import payload_events
 from penstock.sources.mysql.positions import (
     Binlog,
     Domains,
@@ -42,10 +47,12 @@ from penstock.sources.mysql.positions import (
     MysqlPosition,
     Told,
     parse_gtids,
+    told,
 )
 from penstock.sources.mysql.stream import BinlogStream, StreamEndedError, drawn_server_id
 
 _NO_EVENT_THERE: Final = 1220
+_CANDIDATES_MAX: Final = 8
 _SAYS_NOTHING: Final = HARMLESS | {EventType.ROTATE, EventType.PREVIOUS_GTIDS}
 """What may come before a transaction."""
 
@@ -68,6 +75,16 @@ class Seen(NamedTuple):
     """The name of the transaction that begins there, and its second."""
 
 
+class Found(NamedTuple):
+    """A transaction of a server's."""
+
+    name: str
+    at: int
+    """Unix seconds of its header."""
+    moment: int
+    """As a position has it."""
+
+
 class Prover:
     """Looks into a server's binlogs, by connections of its own. Blocks; raises what the client
     library raises."""
@@ -79,22 +96,38 @@ class Prover:
         self._config = config
         self._found = found
         self._asking = asking
+        self._looking: Connected | None = None
+
+    def abort(self) -> None:
+        """Have whoever waits for an answer get an error; from any thread."""
+        looking = self._looking
+        if looking is not None:
+            abort(looking)
 
     def founded(self, position: MysqlPosition, theirs: Holdings) -> MysqlPosition:
         """A position behind which nothing was read yet, with what will prove it."""
-        newest = list(binlogs(self._asking))[-1]
-        seen = self._seen(newest)
-        binlog = None if seen is None else Binlog(newest, seen.begun)
-        for last in _candidates(position.flavour, theirs) if position.gtids == theirs.end else ():
-            second = self.second_of(last, position.flavour, theirs)
-            if second is not None:
-                return structs.replace(position, binlog=binlog, last=last, at=second)
-        return structs.replace(position, binlog=binlog)
+        position = structs.replace(position, binlog=self.newest_binlog())
+        if position.gtids != theirs.end:
+            return position
+        found = [
+            self._found_last(structs.replace(position, last=last), theirs)
+            for last in _newest(position.flavour, theirs)
+        ]
+        last = max((one for one in found if one is not None), key=lambda one: one.at, default=None)
+        if last is None:
+            return position
+        return structs.replace(position, last=last.name, at=last.at, moment=last.moment)
+
+    def newest_binlog(self) -> Binlog | None:
+        """The one that the server writes now."""
+        name = next(reversed(binlogs(self._asking)), "")
+        seen = self._seen(name) if name else None
+        return None if seen is None else Binlog(name, seen.begun)
 
     def same_server(self, known: MysqlPosition, theirs: Holdings) -> Proof:
         """Of the server that the position was read from."""
         sizes = binlogs(self._asking)
-        proofs = [Proof.OURS] if not known.last and known.binlog is None else []
+        proofs: list[Proof] = []
         if known.flavour == "mysql_files":
             stands = FilePlace.parse(known.gtids)
             if sizes.get(stands.file, stands.offset) < stands.offset:
@@ -108,38 +141,39 @@ class Prover:
             proofs.append(self.by_last(known, theirs))
         if Proof.ANOTHER in proofs:
             return Proof.ANOTHER
-        return Proof.OURS if Proof.OURS in proofs else Proof.NONE
+        return Proof.OURS if Proof.OURS in proofs or known.binlog is None else Proof.NONE
 
     def has_last(self, known: MysqlPosition, theirs: Holdings) -> bool:
-        """Whether our last transaction is in a binlog, whatever the server says that it has."""
-        return known.flavour != "mysql_files" and self.by_last(known, theirs) is Proof.OURS
+        """Whether a MySQL has our last transaction in a binlog, though it does not call it
+        executed."""
+        if known.flavour != "mysql" or not known.last:
+            return False
+        return self._found_last(known, theirs) is not None
 
     def by_last(self, known: MysqlPosition, theirs: Holdings) -> Proof:
         """By our last transaction alone, wherever it is: a server that took another's place keeps
         the seconds of its transactions."""
-        if not known.last:
-            return Proof.NONE
-        second = self.second_of(known.last, known.flavour, theirs)
-        return Proof.NONE if second is None else _proof(second == known.at)
+        found = self._found_last(known, theirs) if known.last else None
+        if found is None:
+            return Proof.OURS if known.binlog is None else Proof.NONE
+        return _proof(not known.moment or found.moment == known.moment)
 
-    def second_of(self, name: str, flavour: Flavour, theirs: Holdings) -> int | None:
-        """When a transaction was committed, in Unix seconds; None if no binlog has it."""
-        after = _all_but(name, flavour, theirs)
+    def _found_last(self, known: MysqlPosition, theirs: Holdings) -> "Found | None":
+        """Our last transaction, wherever it is; None if no binlog has it."""
         try:
             with self._stream() as stream:
                 stream.begin(
                     self._found,
-                    after=after,
+                    after=_all_but_last(known, theirs),
                     server_id=drawn_server_id(),
                     heartbeat_seconds=self._config.heartbeat_seconds,
                     once=True,
                 )
-                found = _next(stream).transaction
+                return _found(stream, known.last)
         except pymysql.MySQLError as error:
             if code_of(error) != CANNOT_READ_BINLOG:
                 raise
             return None  # it is purged
-        return found[1] if found is not None and found[0] == name else None
 
     def _is_at_its_place(self, known: MysqlPosition) -> bool:
         """Whether the last transaction is still where it was read."""
@@ -184,16 +218,18 @@ class Prover:
         return any(name in str(row[5]) for row in rows)
 
     @contextmanager
-    def _stream(self) -> Iterator[BinlogStream]:
+    def _stream(self) -> Generator[BinlogStream]:
         connection = connect(
             self._source, self._config, read_seconds=max(self._config.connect_timeout, 1)
         )
+        self._looking = connection
         try:
             stream = BinlogStream(connection)
             # It speaks while it looks for a transaction, too.
             stream.deadline(max(self._config.connect_timeout, self._config.deadline_seconds))
             yield stream
         finally:
+            self._looking = None
             discard(connection)
 
 
@@ -225,22 +261,54 @@ def _proof(is_ours: bool) -> Proof:
     return Proof.OURS if is_ours else Proof.ANOTHER
 
 
-def _candidates(flavour: Flavour, theirs: Holdings) -> list[str]:
-    """Transactions that a server's binlogs may still have, one of each who gave numbers."""
-    if flavour == "mysql":
-        before = GtidSet.parse(theirs.before)
-        return [one for one in GtidSet.parse(theirs.end).newest() if not before.has(one)]
-    if flavour == "mysql_files":
+def _found(stream: BinlogStream, name: str) -> Found | None:
+    """The transaction of this name, if a stream begins with it."""
+    checksums, second = Checksums(), -1
+    with suppress(StreamEndedError):
+        while True:
+            for data in stream.read():
+                event = checksums.event(data)
+                if event.type in BEGINS:
+                    if second >= 0 or beginning(event, data).gtid != name:
+                        return Found(name, second, 0) if second >= 0 else None
+                    second = event.timestamp
+                elif second >= 0:
+                    for one in _unpacked(event):
+                        if _is_first(one):
+                            return Found(name, second, one.timestamp)
+    return Found(name, second, 0) if second >= 0 else None
+
+
+def _unpacked(event: Event) -> Iterable[Event]:
+    if event.type == EventType.TRANSACTION_PAYLOAD:
+        return payload_events(event.body)
+    return (event,)
+
+
+def _is_first(event: Event) -> bool:
+    """Whether an event has rows, or a statement that is not that of a beginning."""
+    if event.type not in QUERIES:
+        return event.type == EventType.TABLE_MAP
+    said = query(event.body, compressed=event.type == EventType.QUERY_COMPRESSED)
+    return said.text.strip().upper() != "BEGIN"
+
+
+def _newest(flavour: Flavour, theirs: Holdings) -> list[str]:
+    """Transactions that a server's binlogs may still have, the last of each who gave numbers; a few
+    of them, where many did."""
+    ours, before = told(flavour, theirs.end), told(flavour, theirs.before)
+    if isinstance(ours, FilePlace) or isinstance(before, FilePlace):
         return []
-    before_oldest = Domains(parse_gtids(theirs.before))
-    return [str(one) for one in parse_gtids(theirs.end).values() if not before_oldest.has(str(one))]
+    return [one for one in ours.newest() if not before.has(one)][:_CANDIDATES_MAX]
 
 
-def _all_but(name: str, flavour: Flavour, theirs: Holdings) -> Told:
-    """All that a server has but one transaction and, of MariaDB's, what follows in its domain."""
-    if flavour == "mysql":
-        return GtidSet.parse(theirs.end).without(name)
-    gtid, domains = Gtid.parse(name), parse_gtids(theirs.end)
+def _all_but_last(known: MysqlPosition, theirs: Holdings) -> Told:
+    """All that a server or we have but our last transaction and, of MariaDB's, what follows in its
+    domain."""
+    if known.flavour == "mysql":
+        # What waits for a replica (semi-synchronous replication) is not called executed yet.
+        return GtidSet.parse(f"{theirs.end},{known.gtids}").without(known.last)
+    gtid, domains = Gtid.parse(known.last), parse_gtids(theirs.end)
     domains.pop(gtid.domain, None)
     if gtid.sequence > 1:
         domains[gtid.domain] = gtid._replace(sequence=gtid.sequence - 1)

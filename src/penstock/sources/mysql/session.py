@@ -134,6 +134,11 @@ class Session:
         self._as_of_place = "", 0
         """Of the last transaction whose time was told as that of all."""
         self._following = Following(patience_seconds=config.deadline_seconds)
+        self._proving: Prover | None = None
+        self._behind = False
+        """Whether the server had at the last heartbeat what is not here."""
+        self._beat_at = ""
+        """Where the server reads, as its last heartbeat says."""
         self._aborted = False
 
     # --- the start -------------------------------------------------------------------------------
@@ -159,7 +164,7 @@ class Session:
             theirs = holdings(asking, found, flavour)
             gtids = theirs.before if self._config.start == "beginning" else theirs.end
             position = begun_at(server, gtids, self._config.scope, flavour)
-            position = Prover(self._source, self._config, found, asking).founded(position, theirs)
+            position = self._prover(found).founded(position, theirs)
             if self._config.start != "beginning":
                 position = structs.replace(position, shapes=self._shapes_now())
             if self._config.start == "snapshot":
@@ -169,7 +174,8 @@ class Session:
             why = self._lost(found, known)
             if why is not None:
                 events, position, error = self._gap(found, known, why)
-            position = structs.replace(position, server=server)
+            if server != position.server:
+                position = self._taken_over(found, position, server)
             scoped, position = rescoped(
                 position, self._source, self._config, teller=self._teller, asking=self._asking
             )
@@ -292,8 +298,7 @@ class Session:
         if loss.halts:
             error = PositionLostError(source=self._source, position=known.gtids, detail=why)
             return events, loss.position, error
-        prover = Prover(self._source, self._config, found, asking)
-        return events, prover.founded(loss.position, theirs), None
+        return events, self._prover(found).founded(loss.position, theirs), None
 
     # --- what follows ----------------------------------------------------------------------------
 
@@ -379,43 +384,65 @@ class Session:
             moved = self._heard or self._reading.position.text() != self._said
             if self._beat or (moved and time.monotonic() - self._said_at >= SAY_SECONDS):
                 # It is sent where the server has had nothing for us for so long.
+                lost = self._compared() if self._beat else None
                 items.append(self._say([], as_of_ms=self._as_of_ms()))
-                if self._beat:
-                    return self._compared(items)
+                if lost is not None:
+                    found, known, why = lost
+                    step = self._go_on_behind(found, known, why)
+                    return step._replace(items=[*items, *step.items])
         return Step(items)
 
-    def _compared(self, items: list[Item]) -> Step:
-        """These, and what is lost, if the server, which has nothing for us, writes a history that
-        we do not read."""
+    def _compared(self) -> tuple[Facts, MysqlPosition, str] | None:
+        """What is lost, if the server, which has nothing for us, writes a history that we do not
+        read: of what, and why."""
+        if self._replies is not None and self.flavour == "mysql_files":
+            return None  # what waits for our reply may have locked the end of its binlogs
         found = self._asking.again(facts)
-        end, logged = self._asking.again(lambda by: ends(by, found, self.flavour))
         known = self._reading.position
+        if Server(found.server_id, found.server_uid) != known.server:
+            raise SourceUnavailableError(
+                f"{self._source}: another server answers than that whose binlog is read. Nothing "
+                f"was skipped; a new session starts from the durable position and looks at it."
+            )
+        end, logged = self._asking.again(lambda by: ends(by, found, self.flavour))
         ours = without_domains(known, logged).told()
         lacks = ours.unknown(logged) is not None
         for name in self._reading.prepared:
             ours.add(name)
-        overdue = self._following.is_overdue(ours, end=end, now=time.monotonic())
+        overdue = self._following.is_overdue(
+            ours, end=end, place=self._beat_at, now=time.monotonic()
+        )
+        self._behind = lacks or ours.is_behind(end)
         why = self._lost(found, known) if lacks or overdue else None
-        if why is not None:
-            step = self._go_on_behind(found, known, why)
-            return step._replace(items=[*items, *step.items])
-        if overdue:
+        if why is None and overdue:
             raise SourceUnavailableError(
                 f"{self._source}: the server has transactions behind {known.gtids} and does not "
                 f"send them. Its session is closed and a new one starts from the durable position."
             )
-        return Step(items)
+        return None if why is None else (found, known, why)
 
     def _lost(self, found: Facts, known: MysqlPosition) -> str | None:
         """As the function `lost`."""
         server = Server(found.server_id, found.server_uid)
-        asking = self._asking.connection()
-        return lost(self._source, self._config, found, asking, known=known, server=server)
+        asking, prover = self._asking.connection(), self._prover(found)
+        return lost(self._source, found, asking, known=known, server=server, prover=prover)
+
+    def _prover(self, found: Facts) -> Prover:
+        prover = Prover(self._source, self._config, found, self._asking.connection())
+        self._proving = prover
+        if self._aborted:
+            raise pymysql.err.OperationalError(2013, "aborted")
+        return prover
+
+    def _taken_over(self, found: Facts, position: MysqlPosition, server: Server) -> MysqlPosition:
+        """The position on a server that took the other's place, whose binlogs are others."""
+        newest = self._prover(found).newest_binlog()
+        return structs.replace(position, server=server, file="", offset=0, binlog=newest)
 
     def _as_of_ms(self) -> int | None:
         """Up to when all that the server has was told; None where nothing says so anew."""
         if self._beat:
-            return time.time_ns() // 1_000_000
+            return None if self._behind else time.time_ns() // 1_000_000
         # A server that always has something for us, be it none of ours, sends no heartbeat.
         position = self._reading.position
         if (position.file, position.offset) == self._as_of_place:
@@ -442,6 +469,7 @@ class Session:
                     yield item
                 if event.type == _HEARTBEAT:
                     self._beat = True
+                    self._beat_at = f"{event.body!r}:{event.end}"
                 passed(event, data)
                 if replies is not None:
                     replies.passed(event)
@@ -522,6 +550,8 @@ class Session:
         """Have whoever waits in `begin` or `step` return with an error; from any thread."""
         self._aborted = True
         self._asking.abort()
+        if self._proving is not None:
+            self._proving.abort()
         if self._streaming is not None:
             abort(self._streaming)
         self._copier.abort()

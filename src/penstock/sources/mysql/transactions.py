@@ -24,6 +24,7 @@ from penstock.sources.mysql.beginnings import BEGINS, BETWEEN, Beginning, beginn
 from penstock.sources.mysql.binlog import (
     HARMLESS,
     IGNORABLE_FLAG,
+    QUERIES,
     Event,
     EventType,
     MalformedEventError,
@@ -55,7 +56,6 @@ FRAGMENT_BYTES: Final = 8 << 20
 """A transaction that holds more is handed on in fragments."""
 _WORDS_MAX: Final = 400
 """More characters than those statements have that begin and end transactions."""
-_QUERIES: Final = frozenset({EventType.QUERY, EventType.QUERY_COMPRESSED})
 _READ_WHOLE: Final = (tuple, list)
 """What an event comes to that reading does not go on with."""
 Item = Commit | Fragment
@@ -122,6 +122,8 @@ class Transactions:
         """Whether nothing of the transaction is of use."""
         self._ended = False
         """Whether that one has come to its end."""
+        self._moment = 0
+        """Of its first rows or statement, as a position has it; 0 before."""
         self._seconds = 0
         """Of the header of what began it, as another reading of its file says it."""
         self._place: Place | None = None
@@ -213,7 +215,7 @@ class Transactions:
             **dict.fromkeys(ROWS | {EventType.PARTIAL_UPDATE_ROWS}, self._rows),
             EventType.TABLE_MAP: self._mapped,
             EventType.XID: self._end,
-            **dict.fromkeys(_QUERIES, self._statement),
+            **dict.fromkeys(QUERIES, self._statement),
             **dict.fromkeys({EventType.ANNOTATE_ROWS, EventType.ROWS_QUERY}, self._stated),
             **dict.fromkeys(HARMLESS, lambda _: ()),
             EventType.ROTATE: self._file_ended,
@@ -253,7 +255,7 @@ class Transactions:
         if self.open:
             raise MalformedEventError(f"a transaction that begins within {self._name}")
         said = self._begun = beginning(event, data)
-        self._offset, self._seconds = event.begin, event.timestamp
+        self._offset, self._seconds, self._moment = event.begin, event.timestamp, 0
         if event.type == EventType.ANONYMOUS_GTID and not self._standing.in_files:
             raise MalformedEventError("a transaction without a GTID: gtid_mode was not ON")
         self._name = f"{self._file}:{self._offset}" if self._standing.in_files else said.gtid
@@ -322,6 +324,7 @@ class Transactions:
             also=also,
             at=self._seconds,
             last=self._begun.gtid,
+            moment=self._moment,
             file=self._file,
             offset=self._offset,
             **facts,
@@ -358,6 +361,7 @@ class Transactions:
     # --- rows ------------------------------------------------------------------------------------
 
     def _mapped(self, event: Event) -> Iterable[Item]:
+        self._moment = self._moment or event.timestamp
         self._tables.map(event.body)
         if self._branches.writing is not None:
             self._branches.writing.keep(event)
@@ -482,7 +486,7 @@ class Transactions:
             return self._unpacked(event)
         if event.type == EventType.XID:
             self._ended = True
-        elif event.type in _QUERIES and self._begun is not None:
+        elif event.type in QUERIES and self._begun is not None:
             said = query(event.body, compressed=event.type == EventType.QUERY_COMPRESSED)
             verb, xid = xa_of(said.text, self._begun)
             self._ended = self._begun.standalone or (verb or said.text.upper()) in ENDS
@@ -516,6 +520,7 @@ class Transactions:
         self._place.origin.by(said.thread)
         self._place.origin.at(event.begin)
         self._collation = said.collation
+        self._moment = self._moment or event.timestamp
         text = said.text.strip()
         # A long one is none of these words, and no copy is made of it.
         word = text[:_WORDS_MAX].upper()
@@ -525,6 +530,7 @@ class Transactions:
             self._branches.writing.keep(event)
             return ()
         if word == "BEGIN":
+            self._moment = 0
             self._begun = structs.replace(self._begun, standalone=False)
             return ()
         if word == "COMMIT":
