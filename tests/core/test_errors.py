@@ -21,7 +21,12 @@ def tree(root: type[PenstockError] = PenstockError) -> Iterator[type[PenstockErr
 
 
 TREE = list(tree())
-SPEAKING = [error for error in TREE if "__init__" in vars(error)]
+SPEAKING = [
+    error
+    for error in TREE
+    if "__init__" in vars(error) and "message" not in inspect.signature(error).parameters
+]
+"""Those that make their message of facts; others are given it whole."""
 
 
 def test_an_error_is_named_as_it_is_imported_wherever_it_is_written() -> None:

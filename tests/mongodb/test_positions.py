@@ -37,8 +37,11 @@ SCOPES = st.builds(
     st.none() | st.text(max_size=5),
     *(st.lists(st.text(max_size=9), max_size=3).map(tuple) for _ in range(2)),
 )
+ENTRIES = st.tuples(st.integers(0, 1 << 31), st.integers(0, 9), st.integers(0, 9))
 POSITIONS = st.builds(
-    MongoPosition, SERVERS, TOKENS, st.none() | COPYING, st.none() | SCOPES, st.booleans()
+    MongoPosition,
+    *(SERVERS, TOKENS, st.none() | COPYING, st.none() | SCOPES, st.none() | ENTRIES),
+    gap_said=st.booleans(),
 )
 
 
