@@ -100,10 +100,10 @@ async def test_the_service_serves_captures_beside_its_health(tmp_path: Path) -> 
     """Over every HTTP transport, with the host that it asks for; and says when it stops."""
     with Service(configure(tmp_path, SHOP.format(rate=100))) as service:
         address = service.ready["http"]
-        async with get(address, "/rest/shop/events?area=data&completeAfter=2") as answer:
-            kinds = [(await answer.event())["event"] for _ in range(4)]
-            assert [one for one in kinds if one != "maintenance"][:3] == [
-                *("confirmed", "capture", "capture"),
+        async with get(address, "/rest/shop/events?area=data&completeAfter=3") as answer:
+            kinds = [(await answer.event())["event"] for _ in range(5)]
+            assert [one for one in kinds if one != "maintenance"][:4] == [
+                *("confirmed", "capture", "capture", "capture"),
             ]
         async with get(address, "/rest/shop/changes?area=data&limit=3") as answer:
             assert len((await answer.json())["changes"]) >= 3
