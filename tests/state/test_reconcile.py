@@ -100,6 +100,15 @@ def folded(events: list[AnyEvent]) -> dict[int, Any]:
     return rows
 
 
+def feed_loss(source: FedSource, *, rows: int) -> None:
+    """So many rows, a loss behind them, and the copy that it has begun."""
+    for commit in copied_whole("shop"):
+        source.feed(*commit.events)
+    source.feed(*(row(key, at=3) for key in range(rows)))
+    source.feed(lost())
+    source.feed(said("snapshot_started"))
+
+
 class Running:
     """Capture and state of one log, killed and started at will."""
 
@@ -154,11 +163,7 @@ async def test_what_a_copy_did_not_find_is_told_as_deleted_and_the_gap_is_closed
 ) -> None:
     source, log = FedSource(), MemoryLog()
     running = Running(source, log, tmp_path)
-    for commit in copied_whole("shop"):
-        source.feed(*commit.events)
-    source.feed(*(row(key, at=3) for key in range(20)))
-    source.feed(lost())
-    source.feed(said("snapshot_started"))
+    feed_loss(source, rows=20)
     source.feed(*(row(key, at=9, snapshot=True) for key in range(5)))
     source.feed(row(7, at=10))
     before = len(source.items)
@@ -199,11 +204,7 @@ async def test_what_a_copy_proved_is_told_though_the_source_says_nothing_any_mor
     """A source whose heartbeats are minutes apart: nobody waits for the next one."""
     source, log = FedSource(), MemoryLog()
     running = Running(source, log, tmp_path)
-    for commit in copied_whole("shop"):
-        source.feed(*commit.events)
-    source.feed(*(row(key, at=3) for key in range(9)))
-    source.feed(lost())
-    source.feed(said("snapshot_started"))
+    feed_loss(source, rows=9)
     source.feed(row(7, at=9, snapshot=True))
     source.feed(said("snapshot_completed"))
 
