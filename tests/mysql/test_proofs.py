@@ -10,6 +10,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -18,6 +19,7 @@ from penstock.sources.mysql import MysqlSource
 from penstock.sources.mysql.connection import Connected
 from penstock.sources.mysql.following import Following
 from penstock.sources.mysql.positions import told
+from penstock.sources.mysql.session import Session
 from penstock.testing.servers import SqlServer
 from tests.mysql.conftest import on
 from tests.mysql.support import (
@@ -248,6 +250,35 @@ async def test_a_reset_is_told_while_capture_runs(start: Start, kind: str) -> No
             await following
         insert(db, 300)
         assert await goes_on(server, story) == ["300"]
+
+
+async def test_a_reset_is_told_between_the_look_at_a_server_and_its_stream(
+    start: Start, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its numbers pass ours before it begins to send."""
+    server = start()
+    with server.connect() as db, server.connect() as other:
+        table_in(db)
+        insert(db, 1)
+        if kind != "files":  # the place would be in no file any more
+            run(db, "FLUSH BINARY LOGS")
+        insert(db, 2)
+        story = await stands(server, start="beginning")
+        original, left = Session._open, [other]
+
+        def opened(*arguments: Any) -> None:
+            while left:
+                reset(left[0], kind)
+                insert(left.pop(), *range(100, 120))
+            original(*arguments)
+
+        monkeypatch.setattr(Session, "_open", opened)
+        with pytest.raises((SourceUnavailableError, PositionLostError)):
+            await follow(source_of(server), story, lambda s: len(s.changes) > 2)
+        assert not left
+        with pytest.raises(PositionLostError):
+            await goes_on(server, story)
+        assert [change.document_id for change in story.changes] == ["1", "2"]
 
 
 def test_what_a_server_has_is_overdue_where_it_does_not_come_for_too_long() -> None:

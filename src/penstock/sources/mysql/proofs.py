@@ -132,12 +132,15 @@ class Prover:
             stands = FilePlace.parse(known.gtids)
             if sizes.get(stands.file, stands.offset) < stands.offset:
                 return Proof.ANOTHER
-        if known.binlog is not None and known.binlog.file in sizes:
-            seen = self._seen(known.binlog.file)
-            proofs.append(_proof(seen is not None and seen.begun == known.binlog.begun))
+        binlog = known.binlog
         if known.last and known.file in sizes:
             proofs.append(_proof(self._is_at_its_place(known)))
-        elif known.last and not known.file:
+            if binlog is not None and binlog.file == known.file:
+                binlog = None  # it was looked at with its transaction
+        if binlog is not None and binlog.file in sizes:
+            seen = self._seen(binlog.file)
+            proofs.append(_proof(seen is not None and seen.begun == binlog.begun))
+        if known.last and not known.file:
             proofs.append(self.by_last(known, theirs))
         if Proof.ANOTHER in proofs:
             return Proof.ANOTHER
@@ -176,11 +179,18 @@ class Prover:
             return None  # it is purged
 
     def _is_at_its_place(self, known: MysqlPosition) -> bool:
-        """Whether the last transaction is still where it was read."""
-        if self._is_kept_back(known):
+        """Whether the last transaction is still where it was read, in a binlog that was begun in
+        the same second."""
+        kept_back = self._is_kept_back(known)
+        seen = self._seen(known.file, BEGINNING if kept_back else known.offset)
+        if seen is None:
+            return False
+        binlog = known.binlog
+        if binlog is not None and binlog.file == known.file and binlog.begun != seen.begun:
+            return False
+        if kept_back:
             return self._is_listed(known)
-        seen = self._seen(known.file, known.offset)
-        return seen is not None and seen.transaction == (known.last, known.at)
+        return seen.transaction == (known.last, known.at)
 
     def _seen(self, file: str, offset: int = BEGINNING) -> Seen | None:
         """What is at a place; None where no event begins there."""

@@ -57,6 +57,7 @@ from penstock.sources.mysql.holdings import ends, flavour_of, holdings
 from penstock.sources.mysql.listening import Listener
 from penstock.sources.mysql.losses import loss_of
 from penstock.sources.mysql.positions import (
+    Binlog,
     Flavour,
     MysqlPosition,
     Server,
@@ -134,6 +135,8 @@ class Session:
         self._as_of_place = "", 0
         """Of the last transaction whose time was told as that of all."""
         self._following = Following(patience_seconds=config.deadline_seconds)
+        self._begins = False
+        """Whether nothing was heard of the stream yet."""
         self._proving: Prover | None = None
         self._behind = False
         """Whether the server had at the last heartbeat what is not here."""
@@ -255,6 +258,7 @@ class Session:
             replies=self._replies is not None,
         )
         self._listener.begin(self._stream)
+        self._begins = True
 
     def _replying(self, found: Facts) -> Replies | None:
         if not self._config.semi_sync:
@@ -459,6 +463,8 @@ class Session:
             for number, raw in enumerate(events):
                 data = raw if replies is None else replies.opened(raw)
                 event = parsed(data)
+                if event.type == EventType.FORMAT_DESCRIPTION and event.timestamp:
+                    self._require_proven(Binlog(self._reading.file, event.timestamp))
                 if holds and event.type in BEGINS and self._stops(event, data):
                     self._listener.again(events[number:])
                     return
@@ -475,6 +481,26 @@ class Session:
                     replies.passed(event)
         except MalformedEventError as error:
             raise self._damaged(error) from error
+
+    def _require_proven(self, binlog: Binlog) -> None:
+        """What the server sends is of the history that it was proven to have: it was looked at
+        before it began, and could be reset between the two.
+
+        Raises SourceUnavailableError: another session looks again.
+        """
+        first, self._begins = self._begins, False
+        known = self._reading.position
+        if known.binlog is None or known.binlog == binlog:
+            return
+        another = known.binlog.file == binlog.file
+        if first and not another:
+            another = self._lost(facts(self._asking.connection()), known) is not None
+        if another:
+            raise SourceUnavailableError(
+                f"{self._source}: the server's binlogs are not those any more that were looked at. "
+                f"Nothing was skipped; a new session starts from the durable position and looks "
+                f"again."
+            )
 
     def _stops(self, event: Event, data: bytes) -> bool:
         """Whether what is copied is to be said before this event, which begins a transaction."""

@@ -143,6 +143,11 @@ class Transactions:
         return self._begun is not None and not self._passes
 
     @property
+    def file(self) -> str:
+        """The binlog that is read."""
+        return self._file
+
+    @property
     def position(self) -> MysqlPosition:
         """Behind the last transaction that ended."""
         return self._standing.position
