@@ -6,11 +6,12 @@ By error classes and numbers; never the server's message, which may hold a value
 
 import socket
 import ssl
-from enum import Enum, auto
-from typing import Final, NamedTuple
+from typing import Final
 
 import pymysql
 from msgspec import Struct
+
+from penstock.causes import Cause, Outlook
 
 LACKS_GRANT: Final = frozenset({1044, 1141, 1142, 1143, 1227, 1370})
 """The user is known, and may not do what was asked."""
@@ -48,24 +49,6 @@ class Login(Struct, frozen=True, kw_only=True):
     def where(self) -> str:
         """Host and port."""
         return f"{self.host}:{self.port}"
-
-
-class Outlook(Enum):
-    """What can be done about it."""
-
-    AWAY = auto()
-    """It may pass."""
-    REFUSED = auto()
-    """Somebody must change the configuration, or the server's."""
-    OTHER = auto()
-
-
-class Cause(NamedTuple):
-    """What happened, and the next step, as a sentence."""
-
-    outlook: Outlook
-    what: str
-    remedy: str
 
 
 def code_of(error: Exception) -> int:

@@ -41,6 +41,13 @@ from tests.spark.tables import LOG_ID, Entries
 Document = dict[str, Any]
 
 
+def config_at(uri: str, **more: Any) -> ReplicatePipelineConfig:
+    """Of a pipeline that replicates to a URI, and gives its server a second for an answer."""
+    return ReplicatePipelineConfig.model_validate(
+        {"to": "replicate", "source": "shop", "uri": uri, "answer_seconds": 1, **more}
+    )
+
+
 class Replica(ABC):
     """One destination, empty, and what another client sees in it."""
 

@@ -14,7 +14,7 @@ from penstock.spark.config import ReplicatePipelineConfig
 from penstock.testing.servers import MariaDbServer, MongoReplicaSet, MongoStandalone, PostgresServer
 from tests.access.certificates import Authority
 from tests.conftest import started
-from tests.spark.replica.support import Driver, MongoReplica
+from tests.spark.replica.support import Driver, MongoReplica, config_at
 from tests.spark.tables import Entries, put
 
 PASSWORD = "correct-horse"
@@ -43,12 +43,6 @@ def files() -> Iterator[Files]:
         yield found
 
 
-def config(uri: str, **more: Any) -> ReplicatePipelineConfig:
-    return ReplicatePipelineConfig.model_validate(
-        {"to": "replicate", "source": "shop", "uri": uri, "answer_seconds": 1, **more}
-    )
-
-
 def written(config: ReplicatePipelineConfig) -> int:
     """How many rows of a batch a pipeline has written there."""
     entries = Entries()
@@ -70,10 +64,12 @@ def refused(config: ReplicatePipelineConfig, kind: type[PenstockError], text: st
 
 def speaks_tls(uri: str, files: Files, untrusted: str, **database: str) -> None:
     """What is promised of each destination whose server has our certificate."""
-    refused(config(uri, tls="verify", ca=files.other_ca, **database), DestinationError, untrusted)
+    refused(
+        config_at(uri, tls="verify", ca=files.other_ca, **database), DestinationError, untrusted
+    )
     missing = files.ca.with_name("missing.crt")
-    refused(config(uri, tls="verify", ca=missing, **database), PenstockError, "TLS|ca, cert")
-    assert written(config(uri, tls="verify", ca=files.ca, **database)) == 1
+    refused(config_at(uri, tls="verify", ca=missing, **database), PenstockError, "TLS|ca, cert")
+    assert written(config_at(uri, tls="verify", ca=files.ca, **database)) == 1
 
 
 def test_postgresql(files: Files, start_postgres: Any) -> None:
@@ -92,7 +88,9 @@ def test_postgresql(files: Files, start_postgres: Any) -> None:
 
 def test_a_postgresql_without_tls_is_refused(postgres: PostgresServer, files: Files) -> None:
     uri = postgres.uri().replace("postgres@", f"postgres:{PASSWORD}@")
-    refused(config(uri, tls="verify", ca=files.ca), DestinationError, "server does not support SSL")
+    refused(
+        config_at(uri, tls="verify", ca=files.ca), DestinationError, "server does not support SSL"
+    )
 
 
 def test_mariadb(files: Files, start_mariadb: Any) -> None:
@@ -106,8 +104,8 @@ def test_mariadb(files: Files, start_mariadb: Any) -> None:
         cursor.execute("GRANT ALL ON *.* TO cdc")
     uri = f"mysql://cdc:{PASSWORD}@{server.host}:{server.port}/replica"
     speaks_tls(uri, files, r"certificate of .* is not trusted \(.*Set ca to the authority")
-    refused(config(uri), DestinationError, r"\(1045\).*set tls if it REQUIREs SSL")
-    refused(config(uri.replace(PASSWORD, "x"), tls="unverified"), DestinationError, "1045")
+    refused(config_at(uri), DestinationError, r"\(1045\).*set tls if it REQUIREs SSL")
+    refused(config_at(uri.replace(PASSWORD, "x"), tls="unverified"), DestinationError, "1045")
 
 
 def test_mongodb(files: Files, start_mongo: Any) -> None:
@@ -124,12 +122,12 @@ def test_mongodb(files: Files, start_mongo: Any) -> None:
     speaks_tls(uri, files, untrusted)
     shown = uri.replace("mongodb://", f"mongodb://cdc:{PASSWORD}@")
     refused(
-        config(shown, tls="verify", ca=files.other_ca),
+        config_at(shown, tls="verify", ca=files.other_ca),
         DestinationError,
         untrusted,
     )
-    refused(config(shown, tls="verify", ca=files.ca), DestinationError, "AuthenticationFailed")
-    wrong = config(shown, tls="verify", ca=files.ca.with_name("missing.crt"))
+    refused(config_at(shown, tls="verify", ca=files.ca), DestinationError, "AuthenticationFailed")
+    wrong = config_at(shown, tls="verify", ca=files.ca.with_name("missing.crt"))
     refused(wrong, ConfigError, "files for TLS")
 
 
@@ -144,7 +142,7 @@ def standalone() -> Iterator[MongoStandalone]:
 @pytest.mark.server
 def test_a_standalone_mongodb_is_refused_with_nothing_written(standalone: MongoStandalone) -> None:
     uri = standalone.uri.replace("/?", "/replica?")
-    refused(config(uri), DestinationError, "standalone MongoDB, which has no transactions")
+    refused(config_at(uri), DestinationError, "standalone MongoDB, which has no transactions")
     replica = MongoReplica(standalone.uri, "replica")
     try:
         assert replica.database.list_collection_names() == []

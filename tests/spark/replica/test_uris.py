@@ -1,25 +1,16 @@
 """A URI that cannot be used is told at once, without its password, and never waited for."""
 
-from typing import Any
-
 import psycopg
 import pymysql
 import pytest
 from structlog.testing import capture_logs
 
 from penstock.errors import ConfigError, DestinationError
-from penstock.spark.config import ReplicatePipelineConfig
 from penstock.spark.replicate import destination_of, dialect_of
-from tests.spark.replica.support import Driver
+from tests.spark.replica.support import Driver, config_at
 from tests.spark.tables import Entries
 
 SECRET = "horse"
-
-
-def config(uri: str, **more: Any) -> ReplicatePipelineConfig:
-    return ReplicatePipelineConfig.model_validate(
-        {"to": "replicate", "source": "shop", "uri": uri, "answer_seconds": 1, **more}
-    )
 
 
 def shows_nothing(error: BaseException) -> None:
@@ -54,7 +45,7 @@ def shows_nothing(error: BaseException) -> None:
 )
 def test_what_cannot_be_taken_apart_is_told_before_anything_starts(uri: str) -> None:
     # With a database, where the URI's would not be read at all.
-    for made in (config(uri), config(uri, database="db")):
+    for made in (config_at(uri), config_at(uri, database="db")):
         with pytest.raises(ConfigError, match="Percent-encode what is in the user and the") as told:
             destination_of("p", made)
         shows_nothing(told.value)
@@ -75,7 +66,7 @@ def test_what_cannot_be_taken_apart_is_told_before_anything_starts(uri: str) -> 
     ],
 )
 def test_what_a_server_can_be_asked_for_is_taken(uri: str) -> None:
-    destination_of("p", config(uri))
+    destination_of("p", config_at(uri))
 
 
 @pytest.mark.parametrize(
@@ -91,7 +82,7 @@ def test_what_a_server_can_be_asked_for_is_taken(uri: str) -> None:
 )
 def test_a_setting_that_libpq_does_not_take_stops_at_once(settings: str, named: str) -> None:
     # Nobody listens there, which alone would be waited for.
-    driver = Driver(Entries(), config(f"postgresql://u:horse@127.0.0.1:1/db?{settings}"))
+    driver = Driver(Entries(), config_at(f"postgresql://u:horse@127.0.0.1:1/db?{settings}"))
     with capture_logs() as logged, pytest.raises(DestinationError, match=named) as told:
         driver.start()
     shows_nothing(told.value)
@@ -99,7 +90,7 @@ def test_a_setting_that_libpq_does_not_take_stops_at_once(settings: str, named: 
 
 
 def test_what_psycopg_itself_refuses_is_not_waited_for() -> None:
-    dialect = dialect_of("p", config("postgresql://there/db"))
+    dialect = dialect_of("p", config_at("postgresql://there/db"))
     error = psycopg.ProgrammingError("the query has 1 placeholder but 2 parameters were passed")
     assert not dialect.passes(error)
     assert dialect.cause(error)[0] == "PostgreSQL at there:5432 says ProgrammingError"
@@ -107,7 +98,7 @@ def test_what_psycopg_itself_refuses_is_not_waited_for() -> None:
 
 @pytest.mark.parametrize("uri", ["mysql://u@127.0.0.1:1/db", "postgresql://u@127.0.0.1:1/db"])
 def test_a_server_that_is_away_is_waited_for(uri: str) -> None:
-    dialect = dialect_of("p", config(uri))
+    dialect = dialect_of("p", config_at(uri))
     with pytest.raises((pymysql.MySQLError, psycopg.Error)) as away:
         dialect.connect()
     assert dialect.passes(away.value)
@@ -126,5 +117,5 @@ def test_a_server_that_is_away_is_waited_for(uri: str) -> None:
     ],
 )
 def test_a_postgresql_that_may_answer_later_is_waited_for(said: str) -> None:
-    dialect = dialect_of("p", config("postgresql://there/db"))
+    dialect = dialect_of("p", config_at("postgresql://there/db"))
     assert dialect.passes(psycopg.OperationalError(f"connection is bad: {said}"))

@@ -6,8 +6,9 @@ Never the server's message, which may hold a value.
 from collections.abc import Sequence
 from typing import Final
 
+from penstock.causes import Cause, Outlook
 from penstock.errors import ConfigError, PenstockError, SourceError, SourceUnavailableError
-from penstock.mysql_causes import Cause, Login, Outlook, answered, quoted
+from penstock.mysql_causes import Login, answered, quoted
 from penstock.mysql_causes import unreachable as not_reached
 from penstock.sources.mysql.config import MysqlSourceConfig
 from penstock.sources.mysql.frames import MalformedFrameError

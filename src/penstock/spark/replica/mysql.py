@@ -20,8 +20,9 @@ import pyarrow as pa
 import pymysql
 from numpy.typing import NDArray
 
+from penstock.causes import Outlook
 from penstock.errors import ConfigError, DestinationError
-from penstock.mysql_causes import Login, Outlook, cause, quoted
+from penstock.mysql_causes import Login, cause, quoted
 from penstock.spark.config import ReplicatePipelineConfig
 from penstock.spark.replica.destination import COLUMNS, PLACES, REJECTS, TABLES
 from penstock.spark.replica.dialect import (

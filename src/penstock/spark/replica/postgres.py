@@ -16,11 +16,14 @@ import numpy as np
 import psycopg
 import pyarrow as pa
 from numpy.typing import NDArray
+from psycopg import pq
 from psycopg.adapt import Loader
 from psycopg.conninfo import conninfo_to_dict
 from psycopg.types.datetime import TimestamptzLoader
 
+from penstock.causes import Cause, Outlook
 from penstock.errors import DestinationError
+from penstock.postgres_causes import Login, cause
 from penstock.spark.config import ReplicatePipelineConfig
 from penstock.spark.replica.destination import COLUMNS, PLACES, REJECTS, TABLES
 from penstock.spark.replica.dialect import (
@@ -72,9 +75,6 @@ _MAKING: Final = 0x70656E73746F636B
 """The advisory lock of whoever makes our own tables."""
 _KEY_BYTES_MAX: Final = 2000
 """A B-tree's entry is a third of a page at most."""
-_PASSING: Final = ("08", "53", "57", "40", "55P03", "25006")
-"""SQLSTATEs, or their classes: no connection, no resources, an operator's doing, a conflict, a
-lock, a server that is read-only for now, as a standby is."""
 _TOO_WIDE: Final = "54000"
 """Of a row that does not fit a page, even with its longest values elsewhere."""
 _THERE_BY_NOW: Final = "42701"
@@ -143,13 +143,7 @@ class PostgresDialect:
 
     def passes(self, error: Exception) -> bool:
         """As `Dialect.passes`."""
-        assert isinstance(error, psycopg.Error)
-        state = error.sqlstate
-        if state is None:
-            # No answer. What the server refuses before there is a connection has no state either,
-            # and what no server is asked for.
-            return not isinstance(error, psycopg.ProgrammingError) and _refusal(error) is None
-        return state.startswith(_PASSING)
+        return self._cause(error).outlook is Outlook.AWAY
 
     def too_large(self, error: Exception) -> None:
         """As `Dialect.too_large`: a transaction is as large as it is."""
@@ -169,18 +163,21 @@ class PostgresDialect:
 
     def cause(self, error: Exception) -> tuple[str, str]:
         """As `Dialect.cause`."""
-        assert isinstance(error, psycopg.Error)
-        detail = (
-            _refusal(error)
-            if error.sqlstate is None
-            else error.diag.column_name or error.diag.constraint_name or error.diag.table_name
-        )
-        named = " ".join(filter(None, (type(error).__name__, error.sqlstate)))
-        return f"{self._where()} says {named}" + (f", {detail}" if detail else ""), CORRECT_IT
+        found = self._cause(error)
+        return found.what, found.remedy if found.outlook is not Outlook.OTHER else CORRECT_IT
 
-    def _where(self) -> str:
-        told = conninfo_to_dict(self._config.uri.get_secret_value())
-        return f"PostgreSQL at {told.get('host') or 'this machine'}:{told.get('port') or 5432}"
+    def _cause(self, error: Exception) -> Cause:
+        assert isinstance(error, psycopg.Error)
+        told = _defaults() | conninfo_to_dict(self._config.uri.get_secret_value())
+        host, port = told.get("host") or "this machine", told.get("port") or 5432
+        user = str(told.get("user", ""))
+        login = Login(
+            where=f"PostgreSQL at {host}:{port}",
+            user=user,
+            database=str(told.get("dbname") or user),
+            schema=self._schema,
+        )
+        return cause(error, login)
 
     def own_tables(self) -> Iterator[str]:
         """As `Dialect.own_tables`."""
@@ -372,32 +369,6 @@ class PostgresDialect:
         return column
 
 
-_REFUSALS: Final = re.compile(
-    r"does not exist"
-    r"|authentication failed"
-    r"|no pg_hba\.conf entry"
-    r"|certificate verify failed"
-    r"|does not match host name"
-    r"|server does not support SSL"
-    r"|connection requires a valid client certificate"
-    r"|could not load"
-    r"|could not read root certificate file"
-    r"|invalid connection option"
-    r"|invalid (integer value|port number)"
-    r'|invalid "?\w+"? value(?=: ")'
-    r"|could not match \d+ (port numbers|host names)"
-    r"|could not parse network address"
-    r"|definition of service"
-)
-"""Of PostgreSQL's libpq and server in English: what no retry mends. Without what it is said of."""
-
-
-def _refusal(error: Exception) -> str | None:
-    """What an error without a state says that no retry mends."""
-    found = _REFUSALS.search(str(error))
-    return found and found[0]
-
-
 def _is_usable(uri: str) -> bool:
     """Whether libpq can take it apart, and servers can be what it finds in it."""
     try:
@@ -413,6 +384,12 @@ def _is_usable(uri: str) -> bool:
         and all(one.startswith(("/", "@")) or is_host(one) for one in hosts)
         and all(not one or (one.isdecimal() and int(one) in range(1, 1 << 16)) for one in ports)
     )
+
+
+def _defaults() -> dict[str, Any]:
+    """What libpq takes of the environment and the system where the URI does not say it."""
+    found = pq.Conninfo.get_defaults()
+    return {one.keyword.decode(): one.val.decode() for one in found if one.val}
 
 
 def _settle(connection: Any) -> None:

@@ -16,8 +16,9 @@ from pymysql.constants import CLIENT
 from pymysql.cursors import Cursor, SSCursor
 
 from penstock.audit.fold import Document, Name
+from penstock.causes import Cause, Outlook
 from penstock.errors import AuditError, ConfigError
-from penstock.mysql_causes import LACKS_GRANT, Cause, Login, Outlook, cause, code_of
+from penstock.mysql_causes import LACKS_GRANT, Login, cause, code_of
 from penstock.sources.mysql.connection import Connected, account, ask
 from penstock.sources.mysql.restoring.columns import (
     KNOWN,
