@@ -88,6 +88,15 @@ def sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
+def stamp(path: Path) -> tuple[int, int, int] | None:
+    """Differs once a file is another one, or has another content; None where there is none."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_mtime_ns, found.st_size
+
+
 def write_whole(path: Path, content: bytes) -> None:
     """Put `content` at `path`: on the disk when this returns, and never seen in part."""
     draft = path.with_name(f"{path.name}.new")

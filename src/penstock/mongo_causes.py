@@ -39,6 +39,7 @@ _TOO_OLD: Final = re.compile(r"reports wire version .* at least \d+ \((MongoDB [
 _TOO_NEW: Final = "requires wire version"
 _PACKAGES: Final = {"pymongo-auth-aws": "pymongo[aws]", '"kerberos" module': "pymongo[gssapi]"}
 """What the driver says is missing, and what to install."""
+_FILES: Final = ("tlscafile", "tlscertificatekeyfile")
 _EXTERNAL: Final = frozenset({"MONGODB-X509", "MONGODB-AWS", "GSSAPI", "MONGODB-OIDC"})
 
 
@@ -55,6 +56,8 @@ class Address(Struct, frozen=True, kw_only=True):
     """Where an operator says what authority to trust,"""
     tls: str = "tls in uri"
     """and whether to speak TLS."""
+    files: tuple[str, ...] = ()
+    """Of authorities, and of our certificate."""
 
     @classmethod
     def of(cls, uri: str, **said: str) -> "Address":
@@ -71,6 +74,7 @@ class Address(Struct, frozen=True, kw_only=True):
             database=options.get("authsource")
             or ("$external" if external else parts.path.strip("/") or "admin"),
             srv=uri.lower().startswith("mongodb+srv"),
+            files=tuple(options[name] for name in _FILES if name in options),
             **said,
         )
 

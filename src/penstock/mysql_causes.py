@@ -119,8 +119,12 @@ def answered(error: Exception, login: Login, *, granting: str, account: str = ""
     if refused is not None:
         what, remedy = refused
         return Cause(Outlook.REFUSED, f"{what} at {where} ({code})", f"{remedy}.")
-    if isinstance(error, ssl.SSLError):
-        return _no_tls(where, error)
+    if isinstance(error, ssl.SSLError):  # it was there, and broke: a handshake's is another
+        return Cause(
+            Outlook.AWAY,
+            f"the encrypted connection to {where} is damaged ({error.reason})",
+            "See what is between it and this machine if this comes again.",
+        )
     if code == _BLOCKED:
         return Cause(
             Outlook.AWAY,
@@ -194,15 +198,16 @@ def _refused(login: Login, code: int) -> tuple[str, str] | None:
 
 
 def _no_tls(where: str, error: ssl.SSLError) -> Cause:
+    """No retry mends it but one with other files: they are read each time, and are renewed."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return Cause(
-            Outlook.REFUSED,
+            Outlook.AWAY,
             f"the certificate of {where} is not trusted ({error.verify_message})",
             "Set ca to the authority that signed it and host to a name that it has, or set tls to "
             "unverified.",
         )
     return Cause(
-        Outlook.REFUSED,
+        Outlook.AWAY,
         f"no TLS with the server at {where} ({error.reason})",
         "Correct tls, ca, certificate and key, or the server's certificate.",
     )

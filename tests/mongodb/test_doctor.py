@@ -292,6 +292,14 @@ async def test_a_certificate_that_does_not_fit_and_tls_on_one_side_are_told(
         for mode in ("preferTLS", "requireTLS"):
             client["admin"].command("setParameter", 1, tlsMode=mode)
     trusted = uri("127.0.0.1", f"&tls=true&tlsCAFile={ca}")
+    renewed = tmp_path / "renewed.pem"
+    renewed.write_bytes(Authority("another authority").certificate)
+    late = uri("127.0.0.1", f"&tls=true&tlsCAFile={renewed}")
+    async with source(late, **options) as opened:
+        with pytest.raises(SourceUnavailableError, match="a certificate that is not trusted"):
+            await anext(opened.changes(position=None))
+        renewed.write_bytes(authority.certificate)
+        assert (await anext(opened.changes(position=None))).source == "shop"
     assert (await doctor("shop", config(trusted)))[0].detail == "reached rs0"
     plain = await unreached(uri("127.0.0.1", ""), **options)
     assert f"127.0.0.1:{port} closes the connection at once" in plain

@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from penstock.errors import ConfigError, RequestError
+from penstock.errors import ConfigError, RequestError, UndecodableError
 from penstock.event import ChangeEvent, SystemEvent
 from penstock.sources.mysql.config import ColumnsConfig
 from penstock.sources.mysql.doctor import doctor
@@ -29,6 +29,11 @@ RULES: dict[str, Any] = {
 MADE = (
     "CREATE TABLE a (mail VARCHAR(99) COLLATE utf8mb4_bin PRIMARY KEY, n DECIMAL(9, 2), "
     "phone TEXT, password TEXT, note TEXT, raw BLOB, v INT AS (n + 1) VIRTUAL)"
+)
+MANY = 30_000
+ALL = (
+    "(WITH RECURSIVE r (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM r WHERE n < "
+    f"{MANY}) SELECT n FROM r) x"
 )
 ROWS = "('Anna@x', 1.50, '1', 'p', 'žluť', 'abc'), ('bert@x', NULL, NULL, NULL, NULL, NULL)"
 
@@ -85,6 +90,29 @@ async def test_rules_that_make_other_keys_have_the_rows_copied_again(
     assert said["collections"] == [f"{database}.a"]
     assert len(again.changes) == 2
     assert not told(again.changes).keys() & told(story.changes).keys()
+
+
+@on("mysql", "mariadb")
+async def test_a_copied_value_may_be_longer_than_what_the_server_sends_to_functions(
+    start: Callable[..., SqlServer], kind: str
+) -> None:
+    """They are NULL to it then: a text is asked for without one, and of JSON that is said."""
+    server = start()
+    with server.connect() as db:
+        run(db, "CREATE DATABASE d", "CREATE TABLE d.a (id INT PRIMARY KEY, t LONGTEXT)")
+        run(db, "INSERT INTO d.a VALUES (1, REPEAT('x', 400000))")
+        if kind == "mysql":
+            run(db, "CREATE TABLE d.j (id INT PRIMARY KEY, doc JSON)")
+            run(db, f"SET SESSION cte_max_recursion_depth = {MANY}")
+            run(db, f"INSERT INTO d.j SELECT 1, JSON_ARRAYAGG(CAST(n AS DECIMAL(9, 2))) FROM {ALL}")
+        run(db, "SET GLOBAL max_allowed_packet = 262144")
+    story = await follow(source_of(server, start="snapshot", include=["d.a"]), Story(), completed)
+    (row,) = story.changes
+    assert msgspec.json.decode(bytes(row.full_document or b""))["t"] == "x" * 400_000
+    if kind == "mysql":
+        source = source_of(server, start="snapshot", include=["d.j"])
+        with pytest.raises(UndecodableError, match=r"d\.j .*'doc'.* max_allowed_packet. Raise"):
+            await follow(source, Story(), completed)
 
 
 def test_a_rule_that_a_copied_table_cannot_have_stops_before_its_rows() -> None:

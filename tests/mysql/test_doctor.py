@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from penstock.errors import ConfigError
+from penstock.errors import ConfigError, SourceUnavailableError
 from penstock.sources.mysql import MysqlSourceConfig
 from penstock.sources.mysql.doctor import doctor
 from penstock.testing.servers import MariaDbServer
@@ -170,9 +170,9 @@ async def test_tls_is_spoken_with_the_server_whose_certificate_is_trusted(
         await follow(source_of(server, user="cdc"), Story(), lambda _: False)
     other_name = r"certificate of localhost:\d+ is not trusted \(Hostname mismatch.*host to a name"
     named = source_of(server, user="cdc", host="localhost", tls="verify", ca=certificate)
-    with pytest.raises(ConfigError, match=other_name):
+    with pytest.raises(SourceUnavailableError, match=other_name):
         await follow(named, Story(), lambda _: False)
-    with pytest.raises(ConfigError, match=r"certificate of .* is not trusted"):
+    with pytest.raises(SourceUnavailableError, match=r"certificate of .* is not trusted"):
         await follow(source_of(server, user="cdc", tls="verify"), Story(), lambda _: False)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from penstock.errors import ConfigError
+from penstock.errors import ConfigError, SourceUnavailableError
 from penstock.sources.mysql.doctor import doctor
 from penstock.testing.servers import MySqlServer
 from tests.mysql.support import Story, caught_up, config_of, purge, run, source_of
@@ -142,5 +142,5 @@ async def test_tls_is_spoken_with_the_server_whose_certificate_is_trusted(
         assert len((await caught_up(server, source)).changes) == 1
     with pytest.raises(ConfigError):
         await follow(source_of(server, **who), Story(), lambda _: False)
-    with pytest.raises(ConfigError, match=r"certificate of .* is not trusted"):
+    with pytest.raises(SourceUnavailableError, match=r"certificate of .* is not trusted"):
         await follow(source_of(server, **who, tls="verify"), Story(), lambda _: False)

@@ -77,6 +77,19 @@ async def goes_on(server: SqlServer, story: Story) -> list[str]:
     return [change.document_id for change in story.changes[rows:]]
 
 
+def replicate(db: Any, replica: Any, one: SqlServer, kind: str) -> None:
+    """Make a server a replica of `one`, to which `db` is a connection."""
+    if kind == "mysql":
+        run(db, "CREATE USER r@'%'", "GRANT ALL ON *.* TO r@'%'")
+        how = "SOURCE_USER = 'r', SOURCE_AUTO_POSITION = 1, GET_SOURCE_PUBLIC_KEY = 1"
+        of = f"SOURCE_HOST = '127.0.0.1', SOURCE_PORT = {one.port}"
+        run(replica, f"CHANGE REPLICATION SOURCE TO {of}, {how}", "START REPLICA")
+    else:
+        how = "MASTER_USER = 'root', MASTER_USE_GTID = slave_pos"
+        of = f"MASTER_HOST = '127.0.0.1', MASTER_PORT = {one.port}"
+        run(replica, f"CHANGE MASTER TO {of}, {how}", "START SLAVE")
+
+
 async def follows(source: MysqlSource, story: Story, *, gaps: int) -> None:
     """Read until so many gaps were said; again where the server ends the stream, as a service."""
     while story.said.count(("gap", "")) < gaps:
@@ -199,15 +212,7 @@ async def test_a_replica_takes_the_place_of_a_server(start: Start, kind: str, be
     """A10; also where no row was read yet. Where its binlogs prove nothing, that is told."""
     one, two = start(), start(server_id=2)
     with one.connect() as db, two.connect() as replica:
-        if kind == "mysql":
-            run(db, "CREATE USER r@'%'", "GRANT ALL ON *.* TO r@'%'")
-            how = "SOURCE_USER = 'r', SOURCE_AUTO_POSITION = 1, GET_SOURCE_PUBLIC_KEY = 1"
-            of = f"SOURCE_HOST = '127.0.0.1', SOURCE_PORT = {one.port}"
-            run(replica, f"CHANGE REPLICATION SOURCE TO {of}, {how}", "START REPLICA")
-        else:
-            how = "MASTER_USER = 'root', MASTER_USE_GTID = slave_pos"
-            of = f"MASTER_HOST = '127.0.0.1', MASTER_PORT = {one.port}"
-            run(replica, f"CHANGE MASTER TO {of}, {how}", "START SLAVE")
+        replicate(db, replica, one, kind)
         table_in(db)
         # A replica's binlog has the second of its rows, and not that of its COMMIT.
         run(db, "BEGIN", "INSERT INTO d.a VALUES (1)")
@@ -264,7 +269,8 @@ async def test_a_reset_is_told_between_the_look_at_a_server_and_its_stream(
             run(db, "FLUSH BINARY LOGS")
         insert(db, 2)
         story = await stands(server, start="beginning")
-        original, left = Session._open, [other]
+        session: Any = Session
+        original, left = session._open, [other]
 
         def opened(*arguments: Any) -> None:
             while left:
@@ -272,13 +278,41 @@ async def test_a_reset_is_told_between_the_look_at_a_server_and_its_stream(
                 insert(left.pop(), *range(100, 120))
             original(*arguments)
 
-        monkeypatch.setattr(Session, "_open", opened)
+        monkeypatch.setattr(session, "_open", opened)
         with pytest.raises((SourceUnavailableError, PositionLostError)):
             await follow(source_of(server), story, lambda s: len(s.changes) > 2)
         assert not left
         with pytest.raises(PositionLostError):
             await goes_on(server, story)
         assert [change.document_id for change in story.changes] == ["1", "2"]
+
+
+@on("mysql", "mariadb")
+async def test_a_replica_that_is_behind_is_waited_for(start: Start, kind: str) -> None:
+    """What it has still to apply is ours: nothing is mixed, and nothing is to be decided."""
+    one, two = start(), start(server_id=2)
+    with one.connect() as db, two.connect() as replica:
+        replicate(db, replica, one, kind)
+        table_in(db)
+        insert(db, 1)
+        story = await stands(one, start="beginning")
+        end = story.place.gtids
+        wait_until(lambda: told(story.place.flavour, end_of(replica)).purged(end) is None)
+        run(replica, "STOP REPLICA SQL_THREAD" if kind == "mysql" else "STOP SLAVE SQL_THREAD")
+        insert(db, 2)
+        await goes_on(one, story)
+        with pytest.raises(SourceUnavailableError, match="a replica that does not have the trans"):
+            await goes_on(two, story)
+        one.kill()
+        if kind == "mysql":  # a MariaDB throws away what it has to apply when both have stopped
+            run(replica, "STOP REPLICA IO_THREAD")
+        with pytest.raises(SourceUnavailableError, match="a replica that does not have the trans"):
+            await goes_on(two, story)
+        run(replica, "START REPLICA SQL_THREAD" if kind == "mysql" else "START SLAVE SQL_THREAD")
+        behind_us = story.place.gtids
+        wait_until(lambda: told(story.place.flavour, end_of(replica)).purged(behind_us) is None)
+        run(replica, "INSERT INTO d.a VALUES (300)")
+        assert await goes_on(two, story) == ["300"]
 
 
 def test_what_a_server_has_is_overdue_where_it_does_not_come_for_too_long() -> None:

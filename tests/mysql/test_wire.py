@@ -197,6 +197,31 @@ async def test_tls_is_under_the_frames_and_answers_are_compressed_too(
             assert all(check.ok for check in checks if check.name in {"connection", "privileges"})
 
 
+async def test_a_damaged_record_of_tls_is_a_lost_connection(
+    mysql: MySqlServer, mysql_database: str
+) -> None:
+    """It was established: no file of ours is to blame, and a new one goes on."""
+    include = [f"{mysql_database}.*"]
+    async with CutProxy(mysql.host, mysql.port) as proxy:
+        source = source_of(
+            mysql, include=include, port=proxy.port, tls="unverified", heartbeat_seconds=0.2
+        )
+        story = await follow(source, Story(), lambda _: True)
+        with mysql.connect(database=mysql_database) as db:
+            run(db, "CREATE TABLE a (id INT PRIMARY KEY)", "INSERT INTO a VALUES (1)")
+
+            def damages(story: Story) -> bool:
+                if story.changes:
+                    proxy.damage()
+                return False
+
+            with pytest.raises(SourceUnavailableError, match=r"encrypted connection .* is damaged"):
+                await follow(source, story, damages)
+            run(db, "INSERT INTO a VALUES (2)")
+            await follow(source, story, lambda story: len(story.changes) == 2)
+    assert [event.document_id for event in story.changes] == ["1", "2"]
+
+
 # --- frames ---------------------------------------------------------------------------------------
 
 

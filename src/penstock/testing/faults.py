@@ -1,9 +1,10 @@
-"""Faults on demand: a TCP connection that breaks at an exact byte, or falls silent.
+"""Faults on demand: a TCP connection that breaks at an exact byte, falls silent, or lies.
 
     async with CutProxy(server.host, server.port) as proxy:
         proxy.cut(1234, once=lambda sent: sent.startswith(b"..."))
         ...  # connect to proxy.port
         proxy.hush()  # what is connected stays so, and hears nothing more
+        proxy.damage()  # what is connected hears one bit that was not said
 
 Everything is on loopback and in one event loop; nothing is slowed down but by the loop.
 """
@@ -27,6 +28,7 @@ class CutProxy:
         self._after: int | None = None
         self._once: Callable[[bytes], bool] = lambda _: True
         self._hushed = asyncio.Event()
+        self._damaged = asyncio.Event()
         self.passed = 0
         """Bytes that the server sent over the connections that count, since `cut` was called."""
         self.broken = 0
@@ -71,6 +73,12 @@ class CutProxy:
         self._hushed.set()
         self._hushed = asyncio.Event()
 
+    def damage(self) -> None:
+        """Change one bit of what the server sends next over each of the connections that are
+        there."""
+        self._damaged.set()
+        self._damaged = asyncio.Event()
+
     async def _accepted(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
@@ -111,10 +119,13 @@ class CutProxy:
     async def _answer(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, counts: asyncio.Event
     ) -> None:
-        hushed = self._hushed
+        hushed, damaged = self._hushed, self._damaged
         while data := await reader.read(_READ_BYTES):
             if hushed.is_set():
                 continue
+            if damaged.is_set():
+                damaged = asyncio.Event()
+                data = data[:-1] + bytes([data[-1] ^ 1])
             if counts.is_set():
                 left = None if self._after is None else self._after - self.passed
                 if left is not None and len(data) >= left:

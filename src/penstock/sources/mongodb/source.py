@@ -6,6 +6,7 @@ Replica sets only. A sharded cluster is refused: no test here has ever run again
 import asyncio
 from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import aclosing
+from pathlib import Path
 
 import msgspec
 import structlog
@@ -24,6 +25,7 @@ from penstock.errors import (
     SourceUnavailableError,
 )
 from penstock.event import Commit, Fragment, SystemEvent
+from penstock.folders import stamp
 from penstock.mongo_causes import code_name
 from penstock.ports import KeyRange, Listing, RangeRows
 from penstock.sources.mongodb.again import Namespace, named, whole_copy, with_collections
@@ -92,6 +94,9 @@ class MongoSource:
         self._session_now: Session | None = None
         self._letters = 0
         self._client: Client | None = None
+        self._files: list[tuple[int, int, int] | None] = []
+        """Of TLS, as they were when the client read them: it never does again."""
+        self._outdated: list[tuple[Client, Heartbeats]] = []
         self._heartbeats = Heartbeats()
         self._loop: asyncio.AbstractEventLoop | None = None
 
@@ -209,8 +214,11 @@ class MongoSource:
     async def close(self) -> None:
         """Close the connections; harmless when there are none."""
         client, self._client = self._client, None
+        outdated, self._outdated = self._outdated, []
         if client is not None:
-            await close(client, self._heartbeats)
+            outdated.append((client, self._heartbeats))
+        for one, heartbeats in outdated:
+            await close(one, heartbeats)
 
     async def read_chunk(self, collection: str, *, after_key: bytes | None, limit: int) -> Chunk:
         """Up to `limit` documents of `database.collection` that follow `after_key`, by `_id`.
@@ -327,7 +335,11 @@ class MongoSource:
 
     async def _connected(self) -> Client:
         loop = asyncio.get_running_loop()
-        if self._client is None or self._loop is not loop:
+        files = [stamp(Path(file)) for file in self.config.address.files]
+        if self._client is None or self._loop is not loop or self._files != files:
+            if self._client is not None and self._loop is loop:
+                self._outdated.append((self._client, self._heartbeats))  # others may be using it
+            self._files = files
             self._heartbeats = Heartbeats()
             self._client = connect(self.name, self.config, [self._heartbeats])
             self._loop = loop

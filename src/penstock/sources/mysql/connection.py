@@ -15,7 +15,7 @@ from pymysql.connections import Connection
 from pymysql.constants import CLIENT
 
 from penstock import checks
-from penstock.errors import ConfigError, PenstockError
+from penstock.errors import ConfigError, PenstockError, SourceUnavailableError
 from penstock.mysql_causes import LACKS_GRANT, code_of
 from penstock.mysql_sql.tokens import significant, tokens
 from penstock.sources.mysql import failures
@@ -159,6 +159,12 @@ def _tls(source: str, config: MysqlSourceConfig) -> ssl.SSLContext | None:
         context = ssl.create_default_context(cafile=config.ca)
         if config.certificate is not None:
             context.load_cert_chain(config.certificate, config.key)
+    except ssl.SSLError as error:  # as while they are being renewed, one after the other
+        raise SourceUnavailableError(
+            f"{source}: ca, certificate or key cannot be used ({error.reason}). Nothing was "
+            f"skipped; capture tries again by itself, with the files as they are then. Correct "
+            f"them."
+        ) from error
     except OSError as error:
         raise ConfigError(
             f"{source}: ca, certificate or key cannot be used ({error.strerror or error}). Nothing "

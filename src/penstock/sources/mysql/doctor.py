@@ -27,9 +27,10 @@ from penstock.sources.mysql.connection import (
 )
 from penstock.sources.mysql.described import described, forbidden, idle
 from penstock.sources.mysql.holdings import flavour_of, holdings
-from penstock.sources.mysql.logged import Filters, replicates, unlogged
+from penstock.sources.mysql.logged import Filters, unlogged
 from penstock.sources.mysql.moments import no_copies
 from penstock.sources.mysql.positions import parse_position
+from penstock.sources.mysql.replicating import replicates
 from penstock.sources.mysql.stream import BinlogStream, drawn_server_id
 
 EXPIRY_SECONDS_MIN = 14 * 86_400

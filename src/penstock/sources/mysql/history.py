@@ -5,7 +5,7 @@ import ssl
 import pymysql
 import structlog
 
-from penstock.errors import SourceChangedError
+from penstock.errors import SourceChangedError, SourceUnavailableError
 from penstock.sources.mysql.config import MysqlSourceConfig
 from penstock.sources.mysql.connection import (
     Connected,
@@ -21,6 +21,7 @@ from penstock.sources.mysql.connection import (
 from penstock.sources.mysql.holdings import flavour_of, holdings
 from penstock.sources.mysql.positions import MysqlPosition, Server, told, without_domains
 from penstock.sources.mysql.proofs import Proof, Prover, begun_at
+from penstock.sources.mysql.replicating import will_have
 from penstock.sources.mysql.stream import BinlogStream, drawn_server_id
 
 logger = structlog.get_logger(__name__)
@@ -78,7 +79,8 @@ def lost(
     """Why the server cannot go on from `known`, in words; None if it can (S7).
 
     Raises SourceChangedError where another server answers that has another history (S6). A
-    replica that takes the server's place has ours, and is gone on from.
+    replica that takes the server's place has ours, and is gone on from; SourceUnavailableError for
+    one that is behind.
     """
     # Who stands in a file goes on in files: but on no other server.
     in_files = known.flavour == "mysql_files"
@@ -95,6 +97,12 @@ def lost(
     strange = without_domains(known, theirs.logged).told().unknown(theirs.logged)
     # With semi-synchronous replication it sends what it calls executed once a replica has it.
     if strange is not None and not (same and prover.has_last(known, theirs)):
+        if not same and will_have(asking, known, strange):
+            raise SourceUnavailableError(
+                f"{source}: {server} answers, a replica that does not have the transaction "
+                f"{strange} yet. Nothing was mixed; capture goes on by itself once it has that. "
+                f"Wait for it, or see why it does not apply what it replicates."
+            )
         if not same:
             raise SourceChangedError(
                 source=source,

@@ -3,22 +3,18 @@
 from collections.abc import Collection
 from typing import Final, Self
 
-import pymysql
 from msgspec import Struct
 
-from penstock.mysql_causes import LACKS_GRANT, code_of
 from penstock.sources.mysql.connection import (
-    NO_SUCH_SYNTAX,
     Connected,
     Facts,
     ask,
     binlog_filters,
 )
 from penstock.sources.mysql.patterns import matches, of_databases
+from penstock.sources.mysql.replicating import replicates
 from penstock.sources.mysql.scope import SYSTEM_DATABASES, Scope
 
-_STATUS: Final = ("SHOW ALL SLAVES STATUS", "SHOW REPLICA STATUS", "SHOW SLAVE STATUS")
-"""As MariaDB is asked, MySQL, and MySQL before 8.0.22. Each knows its own, or a part of it."""
 _ANY_TABLE: Final = "penstock_any_table"
 """A table that is there as little as any other that will be made."""
 
@@ -124,19 +120,3 @@ def _of_replica(found: Facts) -> tuple[str, str]:
         f"was captured before, copy the tables again (penstock snapshot)"
     )
     return why, remedy
-
-
-def replicates(connection: Connected) -> bool | None:
-    """Whether a server is another one's replica, at work or not; None where it may be, at rest,
-    and we may not look."""
-    for question in _STATUS:
-        try:
-            return bool(ask(connection, question))
-        except pymysql.MySQLError as error:
-            if code_of(error) in LACKS_GRANT:
-                break
-            if code_of(error) != NO_SUCH_SYNTAX:
-                raise
-    # MariaDB tells everybody.
-    at_work = ask(connection, "SHOW GLOBAL STATUS LIKE 'Slaves_running'")
-    return True if any(int(count) for _, count in at_work) else None

@@ -237,9 +237,16 @@ class Selection:
             for (name, convert), value in zip(self._values, row, strict=False)
         }
         for at, (name, _) in enumerate(self._kinds, len(self._values)):
-            text = document[name]
-            if text is not None:
-                document[name] = json_of_text(text, row[at])
+            text, kinds = document[name], row[at]
+            if text is None:
+                continue
+            if kinds is None:
+                raise ValueError(
+                    f"the server cannot say of what kinds the values in its JSON column {name!r} "
+                    f"are, for the list is longer than its max_allowed_packet. Raise that (SET "
+                    f"GLOBAL, and in the server's file), and start the source again"
+                )
+            document[name] = json_of_text(text, kinds)
         return self._ruled(document)
 
     def place(self, row: Sequence[Any]) -> tuple[str, ...]:
@@ -287,7 +294,8 @@ def _asked(definition: Definition, column: ColumnFacts) -> tuple[str, Convert]:
         return name, geometry
     if kind in _TEXTS or kind in {"enum", "set"}:
         decode = _decoder(definition, column)
-        text = f"CAST({name} AS BINARY)"
+        # A CAST of what is longer than the server's max_allowed_packet is NULL (MariaDB).
+        text = f"CONVERT({name} USING binary)"
         if kind == "set":
             # An empty text is no value, or a value that is empty.
             return f"CONCAT(IF({name} + 0, '1', '0'), {text})", _members(decode)
