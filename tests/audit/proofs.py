@@ -9,9 +9,9 @@ from bson.int64 import Int64
 from bson.raw_bson import RawBSONDocument
 
 from penstock.audit.archives import Archives
-from penstock.audit.archiving import Table
 from penstock.audit.erase import Eraser, Erasure
 from penstock.audit.findings import Report
+from penstock.audit.names import Table
 from penstock.audit.outages import Patience
 from penstock.audit.searching import key_of
 from penstock.audit.trail import RAW, Trail

@@ -12,8 +12,9 @@ from bson.datetime_ms import DatetimeMS
 from bson.int64 import Int64
 
 from penstock.audit.archives import Archives
-from penstock.audit.archiving import Archived, Table, archive, table_of
+from penstock.audit.archiving import Archived, archive
 from penstock.audit.erase import Eraser
+from penstock.audit.names import Table, table_of
 from penstock.audit.points import place_of
 from penstock.audit.repair import Repairer
 from penstock.audit.retire import Retired, Retirer
@@ -70,6 +71,27 @@ def retire(
     retirer = Retirer(trail, who or patience(trail), named, take_over=take_over)
     said = {"before_ms": LATER, "reason": "90 days", "by": "ann", **said}
     return retirer.retire(table, **said)
+
+
+def test_a_tables_archive_and_its_retention_follow_its_renames(
+    trail: Trail, tmp_path: Path
+) -> None:
+    to = '{"to":{"db":"db","coll":"orders"}}'
+    said: dict[str, Any] = {"kind": 3, "operation_type": "rename", "full_document": to}
+    write(
+        trail,
+        [
+            *(row(n, after={"id": n}, collection="draft") for n in (1, 2)),
+            row(3, key=None, document_id=None, collection="draft", **said),
+            row(4, after={"id": 4}),
+            row(5, after={"id": 5}, collection="draft"),
+        ],
+    )
+    assert keep(trail, tmp_path, table=ORDERS).rows == 4  # its rename is one
+    done = retire(trail, *tmp_path.iterdir())
+    assert (done.taken, done.names) == (3, ["db.draft"])
+    assert [one["at"] for one in stored(trail)] == [3, 5, 6]
+    assert sound(verify(trail, archives=tuple(tmp_path.iterdir())))
 
 
 def test_an_archive_holds_every_record_as_it_was(filled: Trail, tmp_path: Path) -> None:

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from penstock.audit.archives import Archives
-from penstock.audit.archiving import Table, archive
+from penstock.audit.archiving import archive
+from penstock.audit.names import Table
 from penstock.audit.retire import Retirer
 from penstock.audit.trail import Trail
 from penstock.errors import AuditError, TrailMovedError

@@ -7,9 +7,9 @@ import pytest
 from bson.int64 import Int64
 
 from penstock.audit.archives import Archives
-from penstock.audit.archiving import table_of
 from penstock.audit.chain import ERASED_SALT, cut
 from penstock.audit.erase import Eraser
+from penstock.audit.names import table_of
 from penstock.audit.packing import Step
 from penstock.audit.searching import key_of
 from penstock.audit.trail import Trail
@@ -130,6 +130,37 @@ def test_a_log_that_is_read_again_brings_nothing_back(filled: Trail) -> None:
     write(filled, rows(), events_max=3)
     assert stored(filled) == before
     assert sound(verify(filled))
+
+
+def renamed(number: int, old: str, new: str) -> dict[str, Any]:
+    """A statement that gave a table another name."""
+    to = f'{{"to":{{"db":"db","coll":"{new}"}}}}'
+    said: dict[str, Any] = {"kind": 3, "operation_type": "rename", "full_document": to}
+    return row(number, key=None, document_id=None, collection=old, **said)
+
+
+def test_a_key_goes_from_under_each_name_that_its_table_had(any_trail: Trail) -> None:
+    """`orders` was made as `draft`, and is `past` since; another `draft` was never `orders`."""
+    wanda = {"id": 77, "mail": SECRET}
+    write(
+        any_trail,
+        [
+            row(1, after=wanda, collection="draft"),
+            renamed(2, "draft", "orders"),
+            row(3, before=wanda, after=wanda | {"n": 1}),
+            row(4, after={"id": 77, "mail": "another table's"}, collection="draft"),
+            renamed(5, "orders", "past"),
+            row(6, before=wanda, after=wanda | {"n": 2}, collection="past"),
+            row(7, after={"id": 78}, collection="past"),
+        ],
+    )
+    for key in ('{"id": 77}', "77"):
+        assert erase(any_trail, key, dry_run=True).records == 3
+    done = erase(any_trail, "77")
+    assert (done.taken, done.names) == (3, ["db.draft", "db.past"])
+    assert [one["at"] for one in stored(any_trail) if "erased" in one] == [1, 3, 6]
+    assert SECRET not in everything(any_trail)
+    assert sound(verify(any_trail))
 
 
 def test_spilled_values_go_and_do_not_come_back(any_trail: Trail) -> None:

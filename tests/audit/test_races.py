@@ -12,9 +12,9 @@ from pymongo.errors import AutoReconnect
 
 from penstock.audit import bringing
 from penstock.audit.archives import Archives
-from penstock.audit.archiving import Table
 from penstock.audit.bringing import bring_parts
 from penstock.audit.entries import entry_of, made_ready
+from penstock.audit.names import Names, Table
 from penstock.audit.outages import Patience
 from penstock.audit.own import Told, id_digest, records_of
 from penstock.audit.records import COLUMNS, with_place
@@ -240,6 +240,6 @@ def test_a_key_with_a_time_is_found_in_an_archive() -> None:
     """Erasure that says 0 records and leaves the content would be the worst answer."""
     key = '{"at": {"$date": "2026-01-31T23:59:59.000Z"}}'
     (entry,) = entries([row(1, after={"id": 1}) | {"key": key}])
-    search = Search(None, None, Table("db", "orders"), key_of(key), None)  # type: ignore[arg-type]
-    record = RawBSONDocument(entry.record or b"", RAW)
+    search = Search(None, None, Names(Table("db", "orders")), key_of(key), None)  # type: ignore[arg-type]
+    record = RawBSONDocument(with_place(entry.record or b"", 1), RAW)
     assert search._is_own(record)  # pyright: ignore[reportPrivateUsage]

@@ -40,6 +40,7 @@ from penstock.audit.chain import NO_BATCH
 from penstock.audit.checks import Link, facts_of, proved
 from penstock.audit.deeds import Deeds
 from penstock.audit.findings import Findings
+from penstock.audit.names import Names, Table, names_of
 from penstock.audit.outages import Patience
 from penstock.audit.own import require_head
 from penstock.audit.proving import Places
@@ -53,24 +54,6 @@ _TOGETHER: Final = 1000
 _GROUP_BYTES: Final = 16 << 20
 _GROUP_ROWS: Final = 4096
 _FILE_BYTES: Final = 256 << 20
-
-
-class Table(Struct, frozen=True):
-    """A table of the source."""
-
-    db: str
-    tbl: str
-
-    def __str__(self) -> str:
-        return f"{self.db}.{self.tbl}"
-
-
-def table_of(text: str) -> Table:
-    """What "db.tbl" names. Raises AuditError for anything else."""
-    db, dot, tbl = text.partition(".")
-    if not (db and dot and tbl):
-        raise AuditError(f"{text!r} is no table: write it as db.tbl. Nothing was changed.")
-    return Table(db, tbl)
 
 
 class Archived(Struct, frozen=True, kw_only=True, rename="camel"):
@@ -90,8 +73,9 @@ def archive(
 ) -> Archived:
     """Archive the batches that were written before a moment, behind what is archived in `to`.
 
-    Of `table` alone, or of all. The archive is a new folder in `to`, and appears whole or not at
-    all; nothing is changed in the trail. Every record is proved by its batch before it is written.
+    Of `table` alone, under each name that it had, or of all. The archive is a new folder in `to`,
+    and appears whole or not at all; nothing is changed in the trail. Every record is proved by its
+    batch before it is written.
 
     Raises AuditError for what is broken, or of which an erasure is unfinished.
     """
@@ -113,7 +97,8 @@ def archive(
     if table is not None:
         name += f"-{hashlib.sha256(str(table).encode()).hexdigest()[:8]}"
     target = to / name
-    walk = _Walk(reader, head, table, first=first, last=last)
+    names = None if table is None else names_of(reader, table, last=head.at)
+    walk = _Walk(reader, head, names, first=first, last=last)
     with appearing(target) as folder:
         files = write_rows(folder, walk.rows(number_first, number, bytes(begin["before"])))
         chain = _write_chain(folder, walk.chain)
@@ -187,10 +172,10 @@ class _Walk:
     """Proves batches, and gives their records."""
 
     def __init__(
-        self, reader: Reader, head: Head, table: Table | None, *, first: int, last: int
+        self, reader: Reader, head: Head, names: Names | None, *, first: int, last: int
     ) -> None:
         self._reader = reader
-        self._table = table
+        self._names = names
         deeds = Deeds(reader)
         deeds.load(last=head.at, batch_last=head.batch)
         self._places = Places(reader, deeds, Archives(()), first=first, last=last)
@@ -219,7 +204,7 @@ class _Walk:
             if findings.listed:
                 raise _broken(self._reader.trail, findings.listed[0].sentence())
             record = looked.record
-            if record is None or not self._wanted(record):
+            if record is None or not self._wanted(record, found.first + offset):
                 continue
             pieces = b"".join(self._reader.pieces(str(record["_id"])))
             yield ArchivedRow(found.first + offset, record, salt, pieces or None, number, "")
@@ -237,9 +222,9 @@ class _Walk:
         )
         self.link = found.after
 
-    def _wanted(self, record: RawBSONDocument) -> bool:
+    def _wanted(self, record: RawBSONDocument, at: int) -> bool:
         facts = facts_of(record)
-        return self._table is None or (facts.db, facts.tbl) == (self._table.db, self._table.tbl)
+        return self._names is None or self._names.hold(facts.db, facts.tbl, at)
 
 
 # --- files --------------------------------------------------------------------------------------

@@ -15,9 +15,9 @@ import time
 from msgspec import Struct, field
 
 from penstock.audit.archives import Archives
-from penstock.audit.archiving import Table
 from penstock.audit.deeds import Deeds
 from penstock.audit.erasing import carry_out, carry_out_archived, say_done
+from penstock.audit.names import Table, names_of
 from penstock.audit.outages import Patience
 from penstock.audit.own import Deed, Told, add_own, deed_of, records_of, require_head, settled
 from penstock.audit.reading import Reader
@@ -44,6 +44,8 @@ class Erasure(Struct, kw_only=True, rename="camel"):
     """Records of other keys that hold the SQL text of statements which wrote these rows."""
     broken: int = 0
     """Records that were not what was written, and are erased as they were."""
+    names: list[str] = field(default_factory=list[str])
+    """The other names that the table had, under which its records are erased too."""
     at: list[int] = field(default_factory=list[int])
     """The places of the erasure's own records."""
 
@@ -90,7 +92,8 @@ class Eraser:
         broken: bool = False,
         dry_run: bool = False,
     ) -> Erasure:
-        """Erase a key of a table, as of now; what comes later under it is not touched.
+        """Erase a key of a table, under each name that it had, as of now; what comes later is not
+        touched.
 
         Parts of a commit that has not ended go too, whatever they hold: the driver writes them
         again. With `dry_run` nothing is changed. Raises TrailBusyError while a commit is on its
@@ -104,7 +107,9 @@ class Eraser:
         goal = 0
         while True:
             head = require_head(self._trail, self._patience)
-            search = Search(self._reader, self._archives, table, key, head)
+            names = names_of(self._reader, table, last=head.at)
+            done.names = names.others_shown()
+            search = Search(self._reader, self._archives, names, key, head)
             marked = search.run(statements=statements)
             done.statements += search.statements
             done.records += len(marked)

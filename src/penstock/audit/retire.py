@@ -19,16 +19,17 @@ from typing import Any, Final
 from bson.datetime_ms import DatetimeMS
 from bson.int64 import Int64
 from bson.raw_bson import RawBSONDocument
-from msgspec import Struct
+from msgspec import Struct, field
 from pymongo import ReplaceOne
 from pymongo.collection import Collection
 
 from penstock.audit.archives import Archives
-from penstock.audit.archiving import Table, last_before
+from penstock.audit.archiving import last_before
 from penstock.audit.chain import HASH_BYTES, SALT_BYTES
 from penstock.audit.checks import cut_of, leaf_seen, pieces_fit, seen, spilled_of
 from penstock.audit.deeds import Deeds
 from penstock.audit.erasing import batches_of, drop_pieces, drop_staged, say_done
+from penstock.audit.names import Names, Table, names_of
 from penstock.audit.outages import Patience
 from penstock.audit.own import (
     PLACES_MAX,
@@ -62,6 +63,8 @@ class Retired(Struct, kw_only=True, rename="camel"):
     """Retirements that were found unfinished, and finished."""
     last: int = 0
     """Up to this place rows were due."""
+    names: list[str] = field(default_factory=list[str])
+    """The other names that the table had, under which its rows were due too."""
 
 
 class Retirer:
@@ -96,18 +99,21 @@ class Retirer:
         without_archive: bool = False,
         dry_run: bool = False,
     ) -> Retired:
-        """Retire the rows of a table, or of all, that came into the trail before a moment.
+        """Retire the rows of a table, under each name that it had, or of all, that came into the
+        trail before a moment.
 
         Nothing goes that no archive has, proved, unless `without_archive` says so: then AuditError.
         """
         done = Retired(resumed=0 if dry_run else self.resume())
         head = require_head(self._trail, self._patience)
-        number = self._last_batch(table, head, before_ms)
+        names = None if table is None else names_of(self._reader, table, last=head.at)
+        done.names = [] if names is None else names.others_shown()
+        number = self._last_batch(names, head, before_ms)
         batch: Any = self._reader.batch(number) if number else None
         done.last = 0 if batch is None else int(batch["last"])
         if not without_archive:
             # All are looked at before the first one goes.
-            due = self._due(table, done.last, before_ms)
+            due = self._due(names, done.last, before_ms)
             done.unarchived = sum(1 for _ in self._unarchived(due, done.last, number))
             if done.unarchived and not dry_run:
                 raise AuditError(
@@ -116,7 +122,7 @@ class Retirer:
                     f"Nothing was removed. Run `penstock audit archive` first, or say "
                     f"--without-archive to have them gone for good."
                 )
-        places = self._due(table, done.last, before_ms)
+        places = self._due(names, done.last, before_ms)
         while group := list(islice(places, PLACES_MAX["retire"])):
             done.records += len(group)
             if dry_run:
@@ -148,23 +154,23 @@ class Retirer:
 
     # --- what is due ---------------------------------------------------------------------------
 
-    def _last_batch(self, table: Table | None, head: Head, before_ms: int) -> int:
+    def _last_batch(self, names: Names | None, head: Head, before_ms: int) -> int:
         """The last batch of which rows are due; 0 for none."""
-        oldest = next(self._due(table, head.at, before_ms), None)
+        oldest = next(self._due(names, head.at, before_ms), None)
         if oldest is None:
             return 0
         begin: Any = self._reader.batch_of_place(oldest, last=head.batch)
         first = 1 if begin is None else int(begin["_id"])
         return last_before(self._reader, head, before_ms, first=first)
 
-    def _due(self, table: Table | None, last: int, before_ms: int) -> Iterator[int]:
+    def _due(self, names: Names | None, last: int, before_ms: int) -> Iterator[int]:
         """The places of rows up to one, ascending.
 
         None that was committed since: whatever a clock said when it was written, it came later.
         """
         wanted: Document = {"op": {"$in": list(ROWS)}, "ts": {"$lt": DatetimeMS(before_ms)}}
-        if table is not None:
-            wanted |= {"meta.db": table.db, "meta.tbl": table.tbl}
+        if names is not None:
+            wanted |= names.wanted()
         at = 0
         while True:
             window = wanted | {"at": {"$gt": Int64(at), "$lte": Int64(last)}}

@@ -10,10 +10,10 @@ from bson.raw_bson import RawBSONDocument
 from msgspec import Struct
 
 from penstock.audit.archives import Archives
-from penstock.audit.archiving import Table
 from penstock.audit.chain import ERASED_SALT, HASH_BYTES, SALT_BYTES, content_digest
 from penstock.audit.checks import cut_of, leaf_seen, seen
 from penstock.audit.fold import EXACT
+from penstock.audit.names import Names
 from penstock.audit.own import OWN, PLACES_MAX
 from penstock.audit.reading import Reader
 from penstock.audit.trail import Document, Head
@@ -65,11 +65,11 @@ class Search:
     """One search, over all places up to a head."""
 
     def __init__(
-        self, reader: Reader, archives: Archives, table: Table, key: Key, head: Head
+        self, reader: Reader, archives: Archives, names: Names, key: Key, head: Head
     ) -> None:
         self._reader = reader
         self._archives = archives
-        self._table = table
+        self._names = names
         self._key = key
         self._head = head
         self._found: dict[int, _Found] = {}
@@ -124,8 +124,7 @@ class Search:
     # --- under the key -------------------------------------------------------------------------
 
     def _own(self) -> None:
-        table = self._table
-        of_table: Document = {"meta.db": table.db, "meta.tbl": table.tbl}
+        of_table = self._names.wanted()
         if self._key.document is None:
             wanted = of_table | {"meta.pk_text": self._key.text}
             self._take_some(self._stored(wanted, limit=_TOGETHER))
@@ -146,7 +145,7 @@ class Search:
 
     def _is_own(self, record: RawBSONDocument) -> bool:
         meta: Any = record["meta"]
-        if (meta["db"], meta["tbl"]) != (self._table.db, self._table.tbl):
+        if not self._names.hold(meta["db"], meta["tbl"], int(record["at"])):
             return False
         if self._key.document is None:
             return bool(meta.get("pk_text") == self._key.text)
@@ -156,8 +155,7 @@ class Search:
         """The keys of what was found: one, but for a text that stands for several."""
         keys: list[Document] = []
         if self._key.document is None:
-            table = self._table
-            wanted = {"meta.db": table.db, "meta.tbl": table.tbl, "meta.pk_text": self._key.text}
+            wanted = self._names.wanted() | {"meta.pk_text": self._key.text}
             exact = self._reader.trail.records.with_options(codec_options=EXACT)
             keys = self._reader.call(lambda: exact.distinct("meta.pk", wanted))
         for one in self._found.values():
@@ -166,8 +164,8 @@ class Search:
                 keys.append(key)
         if self._key.document is None and len(keys) > 1:
             raise AuditError(
-                f"{len(keys)} keys of {self._table} are written as this text, of other types or "
-                f'columns. Nothing was changed. Name one by its columns, as {{"id": 5}}.'
+                f"{len(keys)} keys of {self._names.table} are written as this text, of other types "
+                f'or columns. Nothing was changed. Name one by its columns, as {{"id": 5}}.'
             )
         return keys
 

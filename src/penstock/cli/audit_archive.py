@@ -14,6 +14,7 @@ from penstock.cli.audit_verify import (
     ArchiveOption,
     NameArgument,
     TakeOverOption,
+    also_named,
     archives_of,
     opened,
     say,
@@ -53,7 +54,7 @@ def archive(
     Whole batches, each proved first. Nothing is removed from the trail: `retain` does that.
     """
     from penstock.audit.archiving import archive as write
-    from penstock.audit.archiving import table_of
+    from penstock.audit.names import table_of
 
     with opened(config, name, as_json=as_json) as (trail, patience):
         done = write(
@@ -99,7 +100,7 @@ def retain(
 
     Nothing is removed that no archive proves, unless --without-archive says so.
     """
-    from penstock.audit.archiving import table_of
+    from penstock.audit.names import table_of
     from penstock.audit.retire import Retirer
 
     if bool(archived) == without_archive:
@@ -119,6 +120,8 @@ def retain(
         return
     if done.resumed:
         say(f"{done.resumed:,} earlier retirements had broken off, and are finished")
+    if done.names:
+        say(also_named(done.names))
     if dry_run:
         say(f"{done.records:,} rows up to place {done.last:,} would be removed")
         if done.unarchived:

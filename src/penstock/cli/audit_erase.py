@@ -11,6 +11,7 @@ from penstock.cli.audit_verify import (
     ArchiveOption,
     NameArgument,
     TakeOverOption,
+    also_named,
     archives_of,
     opened,
     say,
@@ -66,8 +67,8 @@ def erase(
     What stays is that something happened, when, and to which table. May run beside the pipeline,
     and again after it broke off.
     """
-    from penstock.audit.archiving import table_of
     from penstock.audit.erase import Eraser
+    from penstock.audit.names import table_of
     from penstock.audit.searching import key_of
 
     if unfinished == (table is not None or pk is not None):
@@ -97,6 +98,8 @@ def erase(
         return
     if done.resumed:
         say(f"{done.resumed:,} earlier erasures had broken off, and are finished")
+    if done.names:
+        say(also_named(done.names))
     if dry_run:
         say(f"{done.records:,} records{' or more' if done.more else ''} would be erased")
     else:

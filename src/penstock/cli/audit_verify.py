@@ -71,6 +71,11 @@ def say(line: str) -> None:
     output.stdout().print(line, markup=False, soft_wrap=True)
 
 
+def also_named(names: list[str]) -> str:
+    """That a table is looked for under other names that it had."""
+    return f"under its other names too: {', '.join(names)}"
+
+
 def verify(
     name: NameArgument,
     first: Annotated[
