@@ -7,18 +7,23 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pymysql
 import pytest
 from deltalake import DeltaTable
 
+from penstock.audit.points import Place
 from penstock.audit.trail import Trail
-from penstock.errors import PenstockError
+from penstock.cli.restore_asked import Asked
+from penstock.cli.restoring import undone_to
+from penstock.errors import AuditError, PenstockError
 from penstock.sources.mysql.connection import Connected
 from penstock.sources.mysql.restoring.server import Server, target_of
 from penstock.testing.servers import MariaDbServer, SqlServer
 from tests.audit.restoring import KEEP_MODE, Audited, differing, keep, restore, tables_of
+from tests.audit.support import row, write
 from tests.mysql.support import purge, run
 
 pytestmark = pytest.mark.server
@@ -249,6 +254,31 @@ async def test_undoing_goes_back_without_a_beginning(audited: Audited, db: Conne
         restore(audited, "--mode", "undo", "--until", places[number], "--db", "d", "--execute")
         assert differing(db, "d", f"ref{number}") == []
         await audited.catch_up()
+
+
+def test_what_is_undone_is_asked_of_the_statements_of_its_own_tables(trail: Trail) -> None:
+    """Another database that was dropped is none of theirs; a table that took their name is."""
+    to = '{"to":{"db":"db","coll":"orders"}}'
+    statement: dict[str, Any] = {"kind": 3, "key": None, "document_id": None}
+    write(
+        trail,
+        [
+            row(1, after={"id": 1}),
+            row(2, operation_type="dropDatabase", database="other", collection="", **statement),
+            row(3, before={"id": 1}, after={"id": 1, "n": 2}),
+            row(4, operation_type="rename", collection="draft", full_document=to, **statement),
+            row(5, operation_type="dropDatabase", collection="", **statement),
+        ],
+    )
+    place = Place(at=1, ts=0)
+    orders = Asked(tables=(("db", "orders"),))
+    for asked in (orders, Asked(databases=("db",))):
+        undoing = undone_to(trail, asked, place, head=3, tick=print)
+        assert list(undoing.tables) == [("db", "orders")]
+        with pytest.raises(AuditError, match=r"changed it \(rename\)"):
+            undone_to(trail, asked, place, head=4, tick=print)
+        with pytest.raises(AuditError, match=r"all tables of db: .* \(dropDatabase\)"):
+            undone_to(trail, asked, place, head=5, tick=print)
 
 
 @pytest.mark.slow

@@ -45,6 +45,31 @@ def test_patterns_choose_collections(namespace: str, options: dict[str, Any], wa
     assert captured(namespace, **options) is wanted
 
 
+@pytest.mark.parametrize(
+    ("name", "options", "wanted"),
+    [
+        ("shop", {}, True),
+        ("admin", {}, False),
+        ("shop", {"database": "shop", "exclude": "*"}, False),
+        ("shop2", {"database": "shop"}, False),
+        ("shop", {"include": "orders"}, True),
+        ("shop", {"include": "sh?p.fs.*"}, True),
+        ("shop2", {"include": "shop.*"}, False),
+        ("shop", {"exclude": "shop.orders"}, True),
+        ("shop", {"exclude": "shop.*"}, False),
+        ("shop2", {"exclude": "shop.*"}, True),
+    ],
+)
+def test_a_database_is_reached_where_a_collection_of_it_may_be(
+    name: str, options: dict[str, Any], wanted: bool
+) -> None:
+    split: dict[str, Any] = {
+        one: tuple(options.get(one, "").split()) for one in ("include", "exclude")
+    }
+    namespaces = Namespaces(database=options.get("database"), **split)
+    assert namespaces.reach(name) is wanted
+
+
 def test_the_server_chooses_as_we_do(
     mongo_client: MongoClient[dict[str, Any]], mongo_database: str
 ) -> None:

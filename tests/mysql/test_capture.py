@@ -55,6 +55,26 @@ async def test_a_change_is_told_with_its_images_its_key_and_its_transaction(
     assert one.position == f"{one.transaction}:0"
 
 
+async def test_a_database_of_which_nothing_is_captured_is_dropped_untold(
+    mariadb: MariaDbServer, mariadb_database: str
+) -> None:
+    source, story = await begun(mariadb, mariadb_database)
+    other = f"{mariadb_database}_other"
+    with mariadb.connect() as db:
+        run(
+            db,
+            f"CREATE DATABASE {other}",
+            f"CREATE OR REPLACE DATABASE {other}",
+            f"DROP DATABASE {other}",
+            f"DROP DATABASE IF EXISTS {mariadb_database}",
+            f"CREATE DATABASE {mariadb_database}",
+        )
+    await caught_up(mariadb, source, story)
+    assert [(one.operation, one.database) for one in story.events] == [
+        ("dropDatabase", mariadb_database)
+    ]
+
+
 async def test_a_transaction_is_one_commit_of_all_its_tables_and_its_events_are_told_apart(
     mariadb: MariaDbServer, mariadb_database: str
 ) -> None:

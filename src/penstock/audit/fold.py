@@ -44,7 +44,8 @@ class Doubt(Struct, frozen=True, kw_only=True):
     said: str
 
     def __str__(self) -> str:
-        name = ".".join(self.table) if self.table[1] else "all tables"
+        db, tbl = self.table
+        name = f"{db}.{tbl}" if tbl else f"all tables of {db}" if db else "all tables"
         return f"{name}: {self.said} (record {self.at})"
 
 

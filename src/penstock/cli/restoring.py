@@ -4,15 +4,17 @@ Nothing is changed before everything is known that can be: doubts are told first
 they were accepted by name; rows that are written are read back before they are committed.
 """
 
-from collections.abc import Callable, Collection, Iterable
-from typing import Final
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Any, Final
 
 from penstock.audit.fold import (
     Doubt,
     Fold,
     Name,
     Table,
+    name_of,
     names_before,
+    said_of,
     whole_rows,
 )
 from penstock.audit.points import Place, absent, copied_later, records, renames
@@ -114,7 +116,7 @@ def undone_to(trail: Trail, asked: Asked, place: Place, *, head: int, tick: Tick
     """What has changed behind a place. Raises AuditError for doubts that were not accepted."""
     undoing = Undoing()
     for record in records(trail, after=place.at, until=head, tables=asked.only()):
-        if not record["meta"]["tbl"] or asked.wants((record["meta"]["db"], record["meta"]["tbl"])):
+        if _is_of(record, asked):
             undoing.take(record)
         tick(int(record["at"]))
     gone = absent(trail, after=place.at, until=head, head=head)
@@ -122,6 +124,16 @@ def undone_to(trail: Trail, asked: Asked, place: Place, *, head: int, tick: Tick
     doubts += [*undoing.everywhere, *(d for table in undoing.tables.values() for d in table.doubts)]
     refuse_doubts(doubts, asked.accepted)
     return undoing
+
+
+def _is_of(record: Mapping[str, Any], asked: Asked) -> bool:
+    """Whether a record is of a table that is asked for, of its database, or of everything; also a
+    statement that gave another table its name."""
+    db, tbl = name_of(record)
+    if not tbl:
+        return not db or asked.wants((db, "*"))
+    to = said_of(record).get("to")
+    return asked.wants((db, tbl)) or (to is not None and asked.wants((to["db"], to["coll"])))
 
 
 def rows_known(table: Table) -> int:

@@ -35,6 +35,14 @@ class Namespaces:
             return any(pattern.fullmatch(f"{database}.{collection}") for pattern in included)
         return not any(pattern.fullmatch(f"{database}.{collection}") for pattern in excluded)
 
+    def reach(self, database: str) -> bool:
+        """Whether a collection of this database may be captured, whatever its name."""
+        if database in SYSTEM_DATABASES or self.database not in {None, database}:
+            return False
+        if self._include:
+            return any(_is_of(one, database) for one, _ in self._include)
+        return not any(_is_of(one, database) for one, name in self._exclude if name == "*")
+
     @property
     def named(self) -> frozenset[tuple[str, str]]:
         """The (database, collection)s that the patterns name one by one, without a wildcard."""
@@ -72,6 +80,10 @@ class Namespaces:
     @cached_property
     def _compiled(self) -> tuple[list[re.Pattern[str]], list[re.Pattern[str]]]:
         return [_pattern(p) for p in self._include], [_pattern(p) for p in self._exclude]
+
+
+def _is_of(glob: str | None, database: str) -> bool:
+    return glob is None or re.fullmatch(_expression(glob), database, re.DOTALL) is not None
 
 
 def _pattern(pattern: tuple[str | None, str]) -> re.Pattern[str]:

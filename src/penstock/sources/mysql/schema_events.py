@@ -123,6 +123,8 @@ class StatementTeller:
         if isinstance(effect, statements.Unclear):
             return [self._gap(("", ""), "unclear_statement", facts, place)]
         if isinstance(effect, statements.DatabaseDropped):
+            if not scope.reaches(effect.database):
+                return ()
             return [self._teller.schema("dropDatabase", (effect.database, ""), place, facts)]
         if isinstance(effect, statements.Renamed):
             return self._renamed(effect, facts, place)
