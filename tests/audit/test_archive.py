@@ -90,7 +90,9 @@ def test_a_tables_archive_and_its_retention_follow_its_renames(
     assert keep(trail, tmp_path, table=ORDERS).rows == 4  # its rename is one
     done = retire(trail, *tmp_path.iterdir())
     assert (done.taken, done.names) == (3, ["db.draft"])
-    assert [one["at"] for one in stored(trail)] == [3, 5, 6]
+    assert [one["at"] for one in stored(trail)] == [3, 5, 6, 7]
+    told = {one["meta"]["tbl"]: one["sys"]["last"] for one in stored(trail) if one["op"] == "sys"}
+    assert told == {"orders": 4, "draft": 2}, "each name's readers are told of its own"
     assert sound(verify(trail, archives=tuple(tmp_path.iterdir())))
 
 

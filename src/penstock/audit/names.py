@@ -56,18 +56,21 @@ class Names(Struct, frozen=True):
 
     def wanted(self) -> Document:
         """What MongoDB is asked for."""
-        own: Document = {"meta.db": self.table.db, "meta.tbl": self.table.tbl}
-        if not self.others:
-            return own
-        others: list[Document] = [
-            {
-                "meta.db": one.name[0],
-                "meta.tbl": one.name[1],
-                "at": {"$gte": Int64(one.first), "$lte": Int64(one.last)},
-            }
-            for one in self.others
-        ]
-        return {"$or": [own, *others]}
+        own, *others = self.parts().values()
+        return {"$or": [own, *others]} if others else own
+
+    def parts(self) -> dict[Name, Document]:
+        """What MongoDB is asked for under each name, that of `table` first."""
+        own = self.table.db, self.table.tbl
+        parts: dict[Name, Document] = {own: {"meta.db": own[0], "meta.tbl": own[1]}}
+        for name in dict.fromkeys(one.name for one in self.others):
+            spans = [
+                {"at": {"$gte": Int64(one.first), "$lte": Int64(one.last)}}
+                for one in self.others
+                if one.name == name
+            ]
+            parts[name] = {"meta.db": name[0], "meta.tbl": name[1], "$or": spans}
+        return parts
 
     def hold(self, db: object, tbl: object, at: int) -> bool:
         """Whether a record at a place is of the table."""

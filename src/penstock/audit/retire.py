@@ -29,7 +29,8 @@ from penstock.audit.chain import HASH_BYTES, SALT_BYTES
 from penstock.audit.checks import cut_of, leaf_seen, pieces_fit, seen, spilled_of
 from penstock.audit.deeds import Deeds
 from penstock.audit.erasing import batches_of, drop_pieces, drop_staged, say_done
-from penstock.audit.names import Names, Table, names_of
+from penstock.audit.fold import Name
+from penstock.audit.names import Table, names_of
 from penstock.audit.outages import Patience
 from penstock.audit.own import (
     PLACES_MAX,
@@ -108,12 +109,13 @@ class Retirer:
         head = require_head(self._trail, self._patience)
         names = None if table is None else names_of(self._reader, table, last=head.at)
         done.names = [] if names is None else names.others_shown()
-        number = self._last_batch(names, head, before_ms)
+        wanted: Document = {} if names is None else names.wanted()
+        number = self._last_batch(wanted, head, before_ms)
         batch: Any = self._reader.batch(number) if number else None
         done.last = 0 if batch is None else int(batch["last"])
         if not without_archive:
             # All are looked at before the first one goes.
-            due = self._due(names, done.last, before_ms)
+            due = self._due(wanted, done.last, before_ms)
             done.unarchived = sum(1 for _ in self._unarchived(due, done.last, number))
             if done.unarchived and not dry_run:
                 raise AuditError(
@@ -122,19 +124,30 @@ class Retirer:
                     f"Nothing was removed. Run `penstock audit archive` first, or say "
                     f"--without-archive to have them gone for good."
                 )
-        places = self._due(names, done.last, before_ms)
+        everything: dict[Name, Document] = {("", ""): {}}
+        # Each name has records of its own: whoever reads the trail under it is told what is gone.
+        for (db, tbl), of_name in (names.parts() if names else everything).items():
+            told = Told(
+                act="retire", db=db, tbl=tbl, reason=reason, by=by, archived=not without_archive
+            )
+            self._retire(told, of_name, done, before_ms=before_ms, number=number, dry_run=dry_run)
+        return done
+
+    def _retire(
+        self,
+        told: Told,
+        wanted: Document,
+        done: Retired,
+        *,
+        before_ms: int,
+        number: int,
+        dry_run: bool,
+    ) -> None:
+        places = self._due(wanted, done.last, before_ms)
         while group := list(islice(places, PLACES_MAX["retire"])):
             done.records += len(group)
             if dry_run:
                 continue
-            told = Told(
-                act="retire",
-                db=table.db if table else "",
-                tbl=table.tbl if table else "",
-                reason=reason,
-                by=by,
-                archived=not without_archive,
-            )
             records = records_of(
                 told,
                 group,
@@ -147,33 +160,30 @@ class Retirer:
                 record = self._reader.record_at(at)
                 assert record is not None
                 done.taken += self._carry_out(deed_of(record), self._head().batch)
-        return done
 
     def _head(self) -> Head:
         return require_head(self._trail, self._patience)
 
     # --- what is due ---------------------------------------------------------------------------
 
-    def _last_batch(self, names: Names | None, head: Head, before_ms: int) -> int:
+    def _last_batch(self, wanted: Document, head: Head, before_ms: int) -> int:
         """The last batch of which rows are due; 0 for none."""
-        oldest = next(self._due(names, head.at, before_ms), None)
+        oldest = next(self._due(wanted, head.at, before_ms), None)
         if oldest is None:
             return 0
         begin: Any = self._reader.batch_of_place(oldest, last=head.batch)
         first = 1 if begin is None else int(begin["_id"])
         return last_before(self._reader, head, before_ms, first=first)
 
-    def _due(self, names: Names | None, last: int, before_ms: int) -> Iterator[int]:
+    def _due(self, wanted: Document, last: int, before_ms: int) -> Iterator[int]:
         """The places of rows up to one, ascending.
 
         None that was committed since: whatever a clock said when it was written, it came later.
         """
-        wanted: Document = {"op": {"$in": list(ROWS)}, "ts": {"$lt": DatetimeMS(before_ms)}}
-        if names is not None:
-            wanted |= names.wanted()
+        due: Document = {"op": {"$in": list(ROWS)}, "ts": {"$lt": DatetimeMS(before_ms)}}
         at = 0
         while True:
-            window = wanted | {"at": {"$gt": Int64(at), "$lte": Int64(last)}}
+            window = wanted | due | {"at": {"$gt": Int64(at), "$lte": Int64(last)}}
             found = self._reader.call(partial(self._some, window))
             if not found:
                 return
