@@ -2,7 +2,7 @@
 
 import random
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -20,7 +20,9 @@ from penstock.cli.restore_asked import Asked
 from penstock.cli.restoring import undone_to
 from penstock.errors import AuditError, PenstockError
 from penstock.sources.mysql.connection import Connected
+from penstock.sources.mysql.restoring.making import Making
 from penstock.sources.mysql.restoring.server import Server, target_of
+from penstock.sources.mysql.restoring.sql import Statement
 from penstock.testing.servers import MariaDbServer, SqlServer
 from tests.audit.restoring import KEEP_MODE, Audited, differing, keep, restore, tables_of
 from tests.audit.support import row, write
@@ -505,6 +507,64 @@ async def test_a_name_without_its_database_is_of_the_one_that_it_was_of_then(
     assert run(db, "SELECT id, of_other FROM d.alike") == [(1, 2)]
     ((_, statement),) = run(db, "SHOW CREATE TABLE d.child")
     assert "REFERENCES `parent`" in statement, "of its own database, as the server shows it"
+
+
+@both_servers
+async def test_a_restore_that_fails_leaves_nothing_of_what_it_made(
+    audited: Audited, db: Connected
+) -> None:
+    run(db, "CREATE TABLE d.unknown (id INT PRIMARY KEY)")
+    await audited.begin()
+    run(
+        db,
+        "CREATE TABLE d.apple (id INT PRIMARY KEY)",
+        "INSERT INTO d.apple VALUES (1)",
+        "INSERT INTO d.unknown VALUES (1)",
+    )
+    place = f"at:{await audited.catch_up()}"
+    run(db, "DROP TABLE d.unknown")
+    await audited.catch_up()
+    wanted = ("--until", place, "--db", "d", "--into", "again", "--accept", "beginning")
+    refused = restore(audited, *wanted, "--execute", fails=True)
+    assert "how it was made is not known from the trail. Nothing was changed" in str(
+        refused.exception
+    )
+    assert run(db, "SHOW DATABASES LIKE 'again'") == []
+    # Where the server refuses a row, the table was made before.
+    run(db, "CREATE DATABASE again", "CREATE TABLE again.unknown (other INT PRIMARY KEY)")
+    refused = restore(audited, *wanted, "--execute", fails=True)
+    assert "What was made for it is gone again: again.apple" in str(refused.exception)
+    assert run(db, "SHOW TABLES IN again") == [("unknown",)]
+
+
+def test_what_was_made_and_is_not_empty_any_more_is_left_and_named(
+    sql_server: SqlServer, db: Connected
+) -> None:
+    target = target_of(f"mysql://root@127.0.0.1:{sql_server.port}")
+    with Server(target, "") as server:
+        making = Making(server)
+        for name in ("empty", "used"):
+            text = f"CREATE TABLE made.{name} (id INT)"
+            first = Statement(text="CREATE DATABASE IF NOT EXISTS made", about="", alters=True)
+            making.make(("made", name), [first, Statement(text=text, about="", alters=True)])
+        run(db, "INSERT INTO made.used VALUES (1)")
+        with pytest.raises(AuditError, match=r"^why\. No row was changed\. .*: made\.used, made\."):
+            making.unmake(AuditError("why. Nothing was changed."))
+    assert run(db, "SHOW TABLES IN made") == [("used",)]
+
+
+def test_what_refuses_the_rest_says_what_stands(sql_server: SqlServer, db: Connected) -> None:
+    def statements() -> Iterator[Statement]:
+        yield Statement(text="CREATE DATABASE stands", about="", alters=True)
+        raise AuditError("a doubt. Nothing was changed. Accept it.")
+
+    target = target_of(f"mysql://root@127.0.0.1:{sql_server.port}")
+    with (
+        Server(target, "") as server,
+        pytest.raises(AuditError, match=r"^a doubt\. What was done before stands\. Accept it\.$"),
+    ):
+        server.run(statements())
+    run(db, "DROP DATABASE stands")
 
 
 def same(db: Connected, database: str, reference: str) -> None:

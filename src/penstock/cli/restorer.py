@@ -1,6 +1,6 @@
 """A server's tables, made what a trail says that they were."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import closing
 from functools import partial
 from typing import Final
@@ -23,6 +23,7 @@ from penstock.sources.mysql.restoring.differences import (
     against_undone,
     undone_counts,
 )
+from penstock.sources.mysql.restoring.making import Making
 from penstock.sources.mysql.restoring.server import Server
 from penstock.sources.mysql.restoring.sql import BEGIN, COMMIT, Statement
 
@@ -58,10 +59,25 @@ class Restorer:
 
     def restore(self, tables: list[Table]) -> list[Written]:
         """Do it, in one transaction but for tables that are made, and prove it before it is
-        committed: the rows are read back. Raises AuditError; then no row was changed."""
+        committed: the rows are read back.
+
+        Raises AuditError; then no row was changed, and what was made is gone again, or is named.
+        """
         names = [self._asked.to(table.name) for table in tables]
         self.refuse_triggers(names)
-        made = self._make(tables)
+        making = Making(self._server)
+        try:
+            # All are known before the first one is made.
+            for name, statements in self._creations(tables).items():
+                making.make(name, statements)
+            return self._fill(tables, names, making.tables)
+        except BaseException as error:
+            making.unmake(error)
+            raise
+
+    def _fill(
+        self, tables: list[Table], names: list[Name], made: Collection[Name]
+    ) -> list[Written]:
         facts = {name: self._facts(name) for name in names}
         differences = [
             self._difference(table, facts[name]) for table, name in zip(tables, names, strict=True)
@@ -188,15 +204,14 @@ class Restorer:
             raise AuditError(f"{'.'.join(name)} is not there. Nothing was changed.")
         return facts
 
-    def _make(self, tables: list[Table]) -> set[Name]:
-        """Make the tables that are not there."""
-        made: set[Name] = set()
-        for table in tables:
-            name = self._asked.to(table.name)
-            if self._server.facts(name) is None:
-                self._server.run(self._creation(table))
-                made.add(name)
-        return made
+    def _creations(self, tables: list[Table]) -> dict[Name, list[Statement]]:
+        """What makes each of the tables that are not there."""
+        names = {self._asked.to(table.name): table for table in tables}
+        return {
+            name: self._creation(table)
+            for name, table in names.items()
+            if self._server.facts(name) is None
+        }
 
     def _creation(self, table: Table) -> list[Statement]:
         """Statements that make a table as it was. Raises AuditError where that is not known."""

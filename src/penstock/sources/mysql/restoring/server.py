@@ -44,6 +44,13 @@ _CONNECT_SECONDS: Final = 10
 _TOGETHER: Final = 200
 _ENDS_TRANSACTION: Final = frozenset({1205, 1213})
 """Lock wait and deadlock: the server has rolled the transaction back, or a part of it."""
+_HELD: Final = (
+    "SELECT 1 FROM information_schema.TABLES WHERE TABLE_SCHEMA = %s UNION ALL "
+    "SELECT 1 FROM information_schema.ROUTINES WHERE ROUTINE_SCHEMA = %s UNION ALL "
+    "SELECT 1 FROM information_schema.EVENTS WHERE EVENT_SCHEMA = %s LIMIT 1"
+)
+"""What a database has in it."""
+_NOTHING: Final = "Nothing was changed"
 _TRUNCATED: Final = 1265
 _OLD_SYNTAX: Final = 1287
 
@@ -269,8 +276,10 @@ class Server:
         """Run statements in order, each before the next is asked for.
 
         The first that does not do what it must ends it: its transaction is rolled back, and
-        AuditError raised. With `on_failure`, that is told of it, and the next one is run.
+        AuditError raised. With `on_failure`, that is told of it, and the next one is run. What
+        `statements` raises says that nothing was changed only where that is so.
         """
+        stands = False
         try:
             for statement in statements:
                 failure = self._failure_of(statement)
@@ -281,11 +290,37 @@ class Server:
                             f"those before it stand."
                         )
                     on_failure(failure)
+                else:
+                    stands = stands or statement.alters or statement is COMMIT
                 on_done(statement)
-        except BaseException:
+        except BaseException as error:
             with suppress(pymysql.MySQLError, OSError):
                 self._db.rollback()
+            if stands and isinstance(error, AuditError):
+                said = str(error).replace(_NOTHING, "What was done before stands")
+                raise AuditError(said) from error
             raise
+
+    def drop_empty(self, name: Name) -> bool:
+        """Drop a table without rows; whether it is gone."""
+        table = quoted(*name)
+        try:
+            if ask(self._db, f"SELECT 1 FROM {table} LIMIT 1"):  # noqa: S608
+                return False
+            ask(self._db, f"DROP TABLE {table}")
+        except (pymysql.MySQLError, OSError):
+            return False
+        return True
+
+    def drop_empty_database(self, name: str) -> bool:
+        """Drop a database that has nothing in it; whether there is none of this name."""
+        try:
+            if ask(self._db, _HELD, name, name, name):
+                return False
+            ask(self._db, f"DROP DATABASE IF EXISTS {quoted(name)}")
+        except (pymysql.MySQLError, OSError):
+            return False
+        return True
 
     def transaction(self, statements: Iterable[Statement], prove: Callable[[], None]) -> None:
         """Run statements in one transaction, have `prove` look at what they did, and commit.
