@@ -101,8 +101,9 @@ def _is_ending(pid: int, ended: int) -> bool:
     if select.select([ended], [], [], 0)[0]:
         return True
     try:
-        with open(f"/proc/{pid}/stat") as stat:  # noqa: PTH123
-            return bool(int(stat.read().rpartition(")")[2].split()[6]) & _PF_EXITING)
+        # The name of its program, between the parentheses, may be any bytes.
+        with open(f"/proc/{pid}/stat", "rb") as stat:  # noqa: PTH123
+            return bool(int(stat.read().rpartition(b")")[2].split()[6]) & _PF_EXITING)
     except OSError:
         return True
 

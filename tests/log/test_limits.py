@@ -312,12 +312,14 @@ def test_network_file_systems_are_refused() -> None:
 40 22 0:40 / /mnt/share rw - nfs4 host:/share rw
 41 40 0:41 / /mnt/share/local\\040disk rw - xfs /dev/vdb rw
 42 22 0:42 / /home/me rw master:1 - fuse.sshfs me@host: rw
+43 22 0:43 / /mnt/größe rw - nfs4 host:/share rw
 """
     assert network_filesystem(Path("/data/log"), mounts) is None
     assert network_filesystem(Path("/mnt/share/log"), mounts) == "nfs4"
     assert network_filesystem(Path("/mnt/share/local disk/log"), mounts) is None
     assert network_filesystem(Path("/mnt/shared/log"), mounts) is None
     assert network_filesystem(Path("/home/me/log"), mounts) == "fuse.sshfs"
+    assert network_filesystem(Path("/mnt/größe/log"), mounts) == "nfs4"
 
 
 def test_a_log_on_a_network_file_system_is_not_created(

@@ -98,6 +98,7 @@ app.command("quickstart")(quickstart.command)
 
 def main() -> None:
     """Run the command line; never returns. Exit codes are stable (see `penstock --help`)."""
+    output.speak()
     try:
         output.literal(typer.main.get_command(app))(prog_name="penstock")
     except PenstockError as error:

@@ -3,6 +3,7 @@
 import os
 import sys
 from datetime import UTC, datetime
+from io import TextIOWrapper
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -46,6 +47,14 @@ KeyOption = Annotated[
     typer.Option("--tls-key", help="Its key; without, PENSTOCK_TLS_KEY.", metavar="FILE"),
 ]
 DEFAULT_CONFIG = Path("penstock.toml")
+
+
+def speak() -> None:
+    """Print what the terminal's encoding has no character for as its escape (`\\u65e5`), instead of
+    ending with an error. To be done once."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
 
 
 def stdout() -> Console:

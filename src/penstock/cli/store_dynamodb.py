@@ -139,7 +139,7 @@ def read_keys(path: Path) -> dict[str, str]:
     """
     parser = ConfigParser(interpolation=None, default_section="")
     try:
-        parser.read_string(path.read_text())
+        parser.read_string(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigError(
             f"{path} cannot be read ({error.strerror}). Nothing was started."

@@ -50,7 +50,7 @@ def java_environment(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
 def _lacks_vector(home: Path) -> bool:
     """Whether this Java says what modules it has, and jdk.incubator.vector is not among them."""
     try:
-        release = (home / "release").read_text()
+        release = (home / "release").read_text(encoding="utf-8")
     except OSError:
         return False
     modules = next((line for line in release.splitlines() if line.startswith("MODULES=")), None)
@@ -60,7 +60,7 @@ def _lacks_vector(home: Path) -> bool:
 def java_version(home: Path) -> int | None:
     """The major version of the Java in `home`; None if none runs there."""
     try:
-        release = (home / "release").read_text()
+        release = (home / "release").read_text(encoding="utf-8")
     except OSError:
         release = ""
     for line in release.splitlines():
@@ -69,7 +69,11 @@ def java_version(home: Path) -> int | None:
             return int(found[1])
     try:
         ran = subprocess.run(
-            [home / "bin" / "java", "-version"], capture_output=True, text=True, check=True
+            [home / "bin" / "java", "-version"],
+            capture_output=True,
+            encoding="utf-8",
+            errors="replace",
+            check=True,
         )
     except (OSError, subprocess.CalledProcessError):
         return None

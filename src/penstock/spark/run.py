@@ -547,7 +547,7 @@ def _end_of(checkpoint: Path, batch_id: int) -> Progress:
     Spark writes the offsets of a batch before it runs it: a version, the batch's settings, and a
     line per source.
     """
-    *_, offset = (checkpoint / "offsets" / str(batch_id)).read_text().splitlines()
+    *_, offset = (checkpoint / "offsets" / str(batch_id)).read_text(encoding="utf-8").splitlines()
     return place_of(json.loads(offset))
 
 

@@ -38,7 +38,7 @@ def scratch_folder() -> Generator[str]:
     with tempfile.TemporaryDirectory(prefix=_SCRATCH, ignore_cleanup_errors=True) as folder:
         lock = Path(folder, _LOCK)
         begun = lock.with_suffix(".new")
-        with begun.open("w") as held:
+        with begun.open("wb") as held:
             fcntl.flock(held, fcntl.LOCK_EX)
             # Only now it has the name by which it is looked for: it is never seen without a lock.
             begun.rename(lock)
@@ -48,6 +48,6 @@ def scratch_folder() -> Generator[str]:
 def sweep_scratch() -> None:
     """Remove what drivers that were killed have left in the folder for temporary files."""
     for folder in Path(tempfile.gettempdir()).glob(f"{_SCRATCH}*"):
-        with suppress(OSError), (folder / _LOCK).open() as lock:
+        with suppress(OSError), (folder / _LOCK).open("rb") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             shutil.rmtree(folder, ignore_errors=True)

@@ -71,7 +71,7 @@ def users_own(environment: Mapping[str, str]) -> dict[str, str]:
     if not folder:
         return {}
     try:
-        lines = (Path(folder) / "spark-defaults.conf").read_text().splitlines()
+        lines = (Path(folder) / "spark-defaults.conf").read_text(encoding="utf-8").splitlines()
     except OSError:
         return {}
     found = [_DEFAULT.fullmatch(line.strip()) for line in lines]

@@ -102,7 +102,7 @@ def write_point(path: Path, point: Point) -> None:
 def boot_id() -> str:
     """This run of the kernel (random(4)). Raises ConfigError where nothing tells it."""
     try:
-        return _BOOT.read_text().strip()
+        return _BOOT.read_text(encoding="ascii").strip()
     except OSError as error:
         raise ConfigError(
             f"sync = none needs {_BOOT}, which Linux has. Nothing was changed. Use sync = full."
