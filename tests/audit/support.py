@@ -77,15 +77,21 @@ def text(document: dict[str, Any] | None) -> str | None:
     return None if document is None else msgspec.json.encode(document).decode()
 
 
-def entries(rows: Sequence[dict[str, Any]], *, bytes_max: int = BYTES_MAX) -> list[Entry]:
-    return [entry_of(one, tz="Asia/Kolkata", bytes_max=bytes_max) for one in rows]
+def entries(
+    rows: Sequence[dict[str, Any]], *, bytes_max: int = BYTES_MAX, id_key: bytes = b""
+) -> list[Entry]:
+    return [entry_of(one, tz="Asia/Kolkata", bytes_max=bytes_max, id_key=id_key) for one in rows]
 
 
 def steps(
-    rows: Sequence[dict[str, Any]], *, events_max: int = 100, bytes_max: int = BYTES_MAX
+    rows: Sequence[dict[str, Any]],
+    *,
+    events_max: int = 100,
+    bytes_max: int = BYTES_MAX,
+    id_key: bytes = b"",
 ) -> Iterator[Step]:
     packer = Packer(events_max=events_max, bytes_max=bytes_max)
-    for entry in entries(rows, bytes_max=bytes_max):
+    for entry in entries(rows, bytes_max=bytes_max, id_key=id_key):
         yield from packer.add(entry)
     yield from packer.end()
 
@@ -107,7 +113,7 @@ def writer_of(trail: Trail, *, pipeline: str = "trail") -> Writer:
     return writer
 
 
-def write(trail: Trail, rows: Sequence[dict[str, Any]], **limits: int) -> Head:
+def write(trail: Trail, rows: Sequence[dict[str, Any]], **limits: Any) -> Head:
     """Write rows by a writer of their own."""
     writer = writer_of(trail)
     writer.write(steps(rows, **limits), marker=marker)

@@ -453,7 +453,7 @@ COMMITTED_MS = 1_700_000_000_000
 """About when the rows of these tests were committed."""
 
 
-def written_at(trail: Trail, now_ms: int, made: list[dict[str, Any]], **limits: int) -> None:
+def written_at(trail: Trail, now_ms: int, made: list[dict[str, Any]], **limits: Any) -> None:
     """Write rows by a driver whose clock says `now_ms`."""
     writer = Writer(trail, "trail", patience=patience(trail), now_ms=lambda: now_ms)
     writer.open()

@@ -11,10 +11,12 @@ from penstock.audit.chain import ERASED_SALT, cut
 from penstock.audit.erase import Eraser
 from penstock.audit.names import table_of
 from penstock.audit.packing import Step
+from penstock.audit.records import ID_KEY_BYTES, id_of
 from penstock.audit.searching import key_of
 from penstock.audit.trail import Trail
 from penstock.audit.writing import Writer
 from penstock.errors import AuditError, TrailBusyError, TrailMovedError
+from penstock.event import event_id
 from tests.audit.proofs import (
     Dying,
     Killed,
@@ -130,6 +132,40 @@ def test_a_log_that_is_read_again_brings_nothing_back(filled: Trail) -> None:
     write(filled, rows(), events_max=3)
     assert stored(filled) == before
     assert sound(verify(filled))
+
+
+def test_an_erased_key_is_not_found_by_trying_keys(trail: Trail) -> None:
+    """The id of a copied row's event is a hash of its key, which anybody can make."""
+    event = event_id("shop", 'snapshot:1:orders:{"id":77}', 0)
+    made = [row(1, after={"id": 77, "mail": SECRET}, event_id=event, snapshot=True)]
+    writer = writer_of(trail)
+    id_key = writer.head.id_key
+    assert len(id_key) == ID_KEY_BYTES
+    writer.write(steps(made, id_key=id_key), marker=marker)
+    (record,) = stored(trail)
+    assert (record["_id"], record["src"]["event"]) == (id_of(event, id_key), event)
+    erase(trail, "77")
+    assert event not in everything(trail)
+    assert sound(verify(trail))
+    # What the trail has had stays away, and its key is no other one for a later writer.
+    writer = writer_of(trail)
+    assert writer.head.id_key == id_key
+    writer.write(steps(made, id_key=id_key), marker=marker)
+    assert [one["op"] for one in stored(trail)] == ["i", "sys"]
+
+
+def test_a_trail_that_an_older_penstock_began_goes_on_with_its_events_own_ids(trail: Trail) -> None:
+    write(trail, rows()[:2])
+    trail.heads.update_one({}, {"$set": {"version": 1}, "$unset": {"idKey": 1}})
+    writer = writer_of(trail)
+    assert writer.head.id_key == b""
+    writer.write(steps(rows(), id_key=writer.head.id_key), marker=marker)
+    assert [one["_id"] for one in stored(trail)] == [one["event_id"] for one in rows()]
+    assert "event" not in stored(trail)[-1]["src"]
+    found = trail.heads.find_one({})
+    assert found is not None
+    assert found["version"] == 1
+    assert sound(verify(trail))
 
 
 def renamed(number: int, old: str, new: str) -> dict[str, Any]:

@@ -64,7 +64,9 @@ def filled(any_trail: Trail, endpoint: str) -> Trail:
         )
         for batch in client.read(request):
             for row in batch.to_pylist():
-                entry = entry_of(row, tz=any_trail.config.tz, bytes_max=2000)
+                entry = entry_of(
+                    row, tz=any_trail.config.tz, bytes_max=2000, id_key=writer.head.id_key
+                )
                 writer.write(packer.add(entry), marker=marker)
     writer.write(packer.end(), marker=marker)
     return any_trail
@@ -76,7 +78,15 @@ def repair(
     config = trail.config
     log = None
     if endpoint is not None:
-        log = Log(endpoint, source="shop", tz=config.tz, bytes_max=config.batch_bytes)
+        head = trail.head()
+        assert head is not None
+        log = Log(
+            endpoint,
+            source="shop",
+            tz=config.tz,
+            bytes_max=config.batch_bytes,
+            id_key=head.id_key,
+        )
     named = Archives.at(archives, source="shop") if archives else Archives(())
     take_over = not trail.has_transactions()
     return Repairer(trail, patience(trail), named, log, take_over=take_over).repair(
@@ -135,7 +145,7 @@ def test_an_update_without_its_paths_is_put_back_from_a_log_that_has_them(
     rows[1]["disambiguated_paths"] = None
     writer = writer_of(any_trail)
     for row in rows:
-        entry = entry_of(row, tz=any_trail.config.tz, bytes_max=1 << 20)
+        entry = entry_of(row, tz=any_trail.config.tz, bytes_max=1 << 20, id_key=writer.head.id_key)
         writer.write(packer.add(entry), marker=marker)
     writer.write(packer.end(), marker=marker)
     before = stored(any_trail)

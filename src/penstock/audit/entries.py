@@ -9,20 +9,21 @@ from bson.errors import InvalidDocument, InvalidStringData
 
 from penstock.audit.chain import leaf_of, new_salt
 from penstock.audit.packing import Entry
-from penstock.audit.records import Record, Row, parts_of, record_of
+from penstock.audit.records import Record, Row, id_of, parts_of, record_of
 from penstock.errors import AuditError
 
 _U64: Final = (1 << 64) - 1
 SPILLED_FIELDS: Final = ("chg", "paths", "said")
 
 
-def entry_of(row: Row, *, tz: str, bytes_max: int) -> Entry:
-    """The entry of a row (records.COLUMNS); a record over `bytes_max` has its values spilled."""
+def entry_of(row: Row, *, tz: str, bytes_max: int, id_key: bytes = b"") -> Entry:
+    """The entry of a row (records.COLUMNS); a record over `bytes_max` has its values spilled.
+    `id_key` is the trail's."""
     lone = row["commit"] is None  # a gap that the reader of the log made of what was trimmed
     if lone:  # of no table, and dated by when it was found
         found = {"ordinal": 0, "database": "", "collection": "", "timestamp": _now_ms()}
         row = {**row, **found}
-    record = record_of(row, tz=tz)
+    record = record_of(row, tz=tz, id_key=id_key)
     check = (row["check"] or 0) & _U64
     place: dict[str, Any] = {
         "sequence": row["sequence"],
@@ -30,7 +31,7 @@ def entry_of(row: Row, *, tz: str, bytes_max: int) -> Entry:
         "commit": -row["sequence"] if lone else row["commit"],
         "commit_rows": 1 if lone else row["commit_rows"],
         "commit_digest": check if lone else (row["commit_digest"] or 0) & _U64,
-        "id": row["event_id"],
+        "id": id_of(row["event_id"], id_key),
         "timestamp": row["timestamp"] or 0,
         "kind": row["kind"],
     }

@@ -2,7 +2,8 @@
 
 A record, in the order of its fields; those of the *content* are marked, all others are its head:
 
-    _id       the event's own id: of source, transaction and place in it (A1)
+    _id       of the event's own id, which is of source, transaction and place in it (A1), a hash
+              by the trail's key (`id_of`); in a trail that an older Penstock began, that id
     at        int64: its place in the trail, from 1; whoever appends gives it
     ts        when it was committed, with milliseconds
     op        "i", "u", "d"; "ddl", and "gap" for what was lost; "copy" for where a copy of tables
@@ -18,7 +19,8 @@ A record, in the order of its fields; those of the *content* are marked, all oth
               column: {name: its steps} of those that are not what stands between the dots. A text
               is a field's own name, a number a place in an array; empty where there is none
     txn       {id, size}: the source's name of the transaction, and how much was captured of it
-    src       {source, position, gtid, binlog {file, pos}, thread, sql*, sql_bytes*, sql_at, actor*}
+    src       {source, event*, position*, gtid, binlog {file, pos}, thread, sql*, sql_bytes*,
+              sql_at, actor*}
     schema    the schema's version, where the source keeps one
     flags     of copied, keyless, partial: those that hold
     ts_local  ISO 8601 in the trail's time zone, which is `tz`
@@ -38,6 +40,7 @@ digest stands for one (A11). `partial`: the row before the change was not sent, 
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
+from hashlib import blake2b
 from typing import Any, Final, NamedTuple
 from zoneinfo import ZoneInfo
 
@@ -68,8 +71,21 @@ _KEYLESS: Final = "_row"
 _NOTHING: Final = object()
 
 
-def record_of(row: Row, *, tz: str) -> Record | None:
+ID_KEY_BYTES: Final = 32
+
+
+def id_of(event: str, key: bytes) -> str:
+    """The `_id` of an event's record, in a trail with this key.
+
+    Some sources make an event's id of its row's key, as of a copy, or of MongoDB's tokens: whoever
+    can list keys would find one that was erased.
+    """
+    return blake2b(event.encode(), key=key, digest_size=16).hexdigest() if key else event
+
+
+def record_of(row: Row, *, tz: str, id_key: bytes = b"") -> Record | None:
     """The record of an entry (COLUMNS), without `at`; None for one that the trail does not keep.
+    `id_key` is the trail's.
 
     Rows, schema changes, gaps, and the beginnings and ends of copies are kept; what else Penstock
     says of a source's running is not.
@@ -96,14 +112,14 @@ def record_of(row: Row, *, tz: str) -> Record | None:
     }
     flags = record.pop("flags", {})
     return {
-        "_id": row["event_id"],
+        "_id": id_of(row["event_id"], id_key),
         "ts": DatetimeMS(row["timestamp"]),
         "op": record["op"],
         "meta": meta,
         "seq": Int64(row["ordinal"]),
         **{name: record[name] for name in ("chg", "paths") if name in record},
         "txn": {"id": row["transaction"], "size": Int64(row["commit_rows"] or 1)},
-        "src": _origin(row, origin),
+        "src": _origin(row, origin, is_named=bool(id_key)),
         **({"schema": Int64(row["schema_version"])} if row["schema_version"] else {}),
         **({"flags": flags} if flags else {}),
         **local_of(row["timestamp"], tz),
@@ -221,8 +237,11 @@ def _names_like_paths(chg: Record, known: str | None) -> Record | None:
     return {name: [name] for name in dotted if name.partition(".")[0] in columns} or None
 
 
-def _origin(row: Row, origin: Record) -> Record:
-    src: Record = {"source": row["source"], "position": row["position"]}
+def _origin(row: Row, origin: Record, *, is_named: bool) -> Record:
+    src: Record = {"source": row["source"]}
+    if is_named:
+        src["event"] = row["event_id"]
+    src["position"] = row["position"]
     if row["transaction"] is not None:
         src["gtid"] = row["transaction"]
     if "file" in origin:
@@ -259,7 +278,7 @@ def local_of(timestamp: int, tz: str) -> Record:
 # --- head and content -------------------------------------------------------------------------
 
 _META_HEAD: Final = frozenset({"db", "tbl"})
-_SRC_CONTENT: Final = frozenset({"sql", "sql_bytes", "actor", "position"})
+_SRC_CONTENT: Final = frozenset({"sql", "sql_bytes", "actor", "position", "event"})
 _CONTENT: Final = frozenset({"chg", "paths", "said", "spilled"})
 _NEITHER: Final = frozenset({"at", "erased"})
 

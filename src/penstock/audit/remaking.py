@@ -16,7 +16,7 @@ from penstock.audit.config import DOCUMENT_BYTES_MAX
 from penstock.audit.entries import made_ready
 from penstock.audit.own import OWN, Deed
 from penstock.audit.reading import Reader
-from penstock.audit.records import COLUMNS, Row, record_of, without_content
+from penstock.audit.records import COLUMNS, Row, id_of, record_of, without_content
 from penstock.audit.trail import RAW
 from penstock.client.credentials import NOBODY, Credentials
 from penstock.client.flight import LogClient, ReadRequest
@@ -80,15 +80,17 @@ class Log:
         source: str,
         tz: str,
         bytes_max: int,
+        id_key: bytes = b"",
         credentials: Credentials = NOBODY,
     ) -> None:
         """`endpoint` is the service's Flight address, to which `credentials` go; the rest is the
-        pipeline's own."""
+        pipeline's own, and the trail's `id_key`."""
         self._credentials = credentials
         self._endpoint = endpoint
         self._source = source
         self._tz = tz
         self._bytes_max = bytes_max
+        self._id_key = id_key
 
     def remake(self, wanted: dict[int, Wanted], reader: Reader) -> dict[int, Remade]:
         """What the log has of these places. Raises ServiceUnavailableError, TrimmedError.
@@ -99,14 +101,14 @@ class Log:
         runs = [_Run(run, reader) for run in _runs(wanted)]
         made: dict[int, Remade] = {}
         for row in self._rows():
-            name = row["event_id"]
+            name = id_of(row["event_id"], self._id_key)
             beginning = [run for run in runs if run.after == name]
             for run in runs:
                 if run.before == name:
                     run.open = False
             record = None
             if name in ids or any(run.open for run in runs):
-                record = record_of(row, tz=self._tz)
+                record = record_of(row, tz=self._tz, id_key=self._id_key)
             if record is not None:
                 places = [ids[name]] if name in ids else []
                 places += [one for run in runs if run.open for one in run.next(made)]

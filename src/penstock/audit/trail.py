@@ -32,7 +32,9 @@ TOLERANT: Final[CodecOptions[Document]] = CodecOptions(
     tz_aware=True, datetime_conversion=DatetimeConversion.DATETIME_AUTO
 )
 """Documents for people: times with a zone, and those beyond Python's as milliseconds."""
-VERSION: Final = 1
+VERSION: Final = 2
+UNKEYED: Final = 1
+"""Of a trail whose records have their events' own ids."""
 CLOSE_SECONDS: Final = 1.0
 _INDEX_OPTIONS_CONFLICT: Final = 85
 
@@ -79,6 +81,9 @@ class Head(Struct, frozen=True, kw_only=True):
     """Whether the chain's hashes are made with a key."""
     recalled: int = 0
     """How often the parts of commits that had not ended were taken back (audit.recalling)."""
+    id_key: bytes = b""
+    """The secret by which records are named (records.id_of); empty where an older Penstock began
+    the trail."""
 
 
 class Trail:
@@ -206,13 +211,14 @@ RECORD_INDEXES: Final[tuple[dict[str, int], ...]] = (
 def head_of(found: Document) -> Head:
     """The head that a document says. Raises TrailHeadError for one that is not ours."""
     try:
-        if found["version"] != VERSION:
+        if found["version"] not in {VERSION, UNKEYED}:
             raise TrailHeadError(
                 f"the audit trail of {found['_id']} is of version {found['version']}; this "
                 f"Penstock writes {VERSION}. Nothing was changed; use the version that wrote it."
             )
         staged = found.get("staged")
-        if not isinstance(found["sealed"], bool):
+        is_keyed = found["version"] == VERSION
+        if not isinstance(found["sealed"], bool) or is_keyed is not ("idKey" in found):
             raise TypeError
         return Head(
             source=found["_id"],
@@ -226,6 +232,7 @@ def head_of(found: Document) -> Head:
             epoch=int(found["epoch"]),
             sealed=found["sealed"],
             recalled=int(found.get("recalled", 0)),
+            id_key=bytes(found["idKey"]) if is_keyed else b"",
             staged=None
             if staged is None
             else Staged(
@@ -257,7 +264,7 @@ def document_of_head(head: Head, *, now_ms: int, told: Document) -> Document:
     staged = head.staged
     return {
         "_id": head.source,
-        "version": VERSION,
+        "version": VERSION if head.id_key else UNKEYED,
         "source": head.source,
         "pipeline": head.pipeline,
         "at": Int64(head.at),
@@ -269,6 +276,7 @@ def document_of_head(head: Head, *, now_ms: int, told: Document) -> Document:
         "epoch": Int64(head.epoch),
         "sealed": head.sealed,
         "recalled": Int64(head.recalled),
+        **({"idKey": Binary(head.id_key)} if head.id_key else {}),
         **told,
         "updatedAt": DatetimeMS(now_ms),
         **(

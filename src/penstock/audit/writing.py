@@ -6,6 +6,7 @@ goes through the crashes. Every step may be repeated: after an attempt whose out
 the head tells it.
 """
 
+import os
 import time
 from collections.abc import Callable, Iterable, Sequence
 from enum import Enum, auto
@@ -27,6 +28,7 @@ from penstock.audit.bringing import bring_parts, only_duplicates, part_id, part_
 from penstock.audit.heads import place_of, refuse_others, unmoved
 from penstock.audit.outages import Patience
 from penstock.audit.packing import Entry, Parts, Place, Step, Wholes, strides
+from penstock.audit.records import ID_KEY_BYTES
 from penstock.audit.sealing import OTHER_KEY, USE_ITS_KEY, Call, key_fits
 from penstock.audit.trail import Document, Head, Staged, Trail, document_of_head
 from penstock.errors import TrailBehindError, TrailConflictError, TrailMovedError, TrailTakenError
@@ -162,13 +164,14 @@ class Writer:
         head = self._found()
         if head is not None:
             return head
+        begun = structs.replace(self._head, id_key=os.urandom(ID_KEY_BYTES))
         try:
-            trail.heads.insert_one(self._stored(self._head, {}))
+            trail.heads.insert_one(self._stored(begun, {}))
         except DuplicateKeyError:
             found = trail.head()
             assert found is not None
             return found
-        return self._head
+        return begun
 
     def _taken_over(self, head: Head) -> Head:
         """As the newest writer: what an older one still tries fails from here on."""

@@ -185,11 +185,13 @@ def repair(
     service = endpoint or load(config).serve.flight
     with opened(config, name, as_json=as_json) as (trail, patience):
         kept = trail.config
+        head = patience.call(trail.head)
         source = Log(
             service,
             source=trail.source,
             tz=kept.tz,
             bytes_max=kept.batch_bytes,
+            id_key=b"" if head is None else head.id_key,
             credentials=Credentials.from_environment(),
         )
         repairer = Repairer(

@@ -190,7 +190,14 @@ class AuditTarget:
     def _entries(self, batch: "DataFrame") -> Iterator[Entry]:
         config = self._config
         with shared_scratch(batch.sparkSession) as scratch:
-            work = partial(_made_ready, tz=config.tz, bytes_max=config.batch_bytes, scratch=scratch)
+            assert self._writer is not None
+            work = partial(
+                _made_ready,
+                tz=config.tz,
+                bytes_max=config.batch_bytes,
+                id_key=self._writer.head.id_key,
+                scratch=scratch,
+            )
             pieces = batch.select(*COLUMNS).mapInArrow(work, _PIECE_DDL)
             # Files cost the driver nothing; what comes inline is taken a partition at a time.
             found: Iterable[Any] = pieces.toLocalIterator() if scratch is None else pieces.collect()
@@ -288,14 +295,19 @@ def _marker(log_id: int, place: Place) -> str:
 
 
 def _made_ready(
-    batches: Iterable[pa.RecordBatch], *, tz: str, bytes_max: int, scratch: str | None
+    batches: Iterable[pa.RecordBatch],
+    *,
+    tz: str,
+    bytes_max: int,
+    id_key: bytes,
+    scratch: str | None,
 ) -> Iterator[pa.RecordBatch]:
     """Pieces (_PIECE_SCHEMA, one a batch) of a partition's entries, in their order."""
     ready: list[Entry] = []
     size = 0
     for batch in batches:
         for row in batch.to_pylist():
-            entry = entry_of(row, tz=tz, bytes_max=bytes_max)
+            entry = entry_of(row, tz=tz, bytes_max=bytes_max, id_key=id_key)
             ready.append(entry)
             size += 200 + len(entry.record or b"") + len(entry.spilled or b"")
             if size >= _PIECE_BYTES:
