@@ -56,6 +56,11 @@ def apply_update(document: Document, update: dict[str, Any], paths: Paths | None
     return result
 
 
+def paths_of_columns(names: Iterable[str]) -> dict[str, list[str]]:
+    """`Paths` of an update whose names are columns' own, also those that read like paths."""
+    return {name: [name] for name in names if "." in name or name.isdecimal()}
+
+
 def may_name_dots(named: Iterable[str], paths: Mapping[str, object] | None) -> bool:
     """Whether one of the paths that an update names may be another than that of the names, and
     the places in arrays, between its dots."""

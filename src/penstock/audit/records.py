@@ -147,10 +147,10 @@ def _change(row: Row) -> Record:
         partial = before is None
     elif before is not None and after is not None and not row["unchanged"]:
         chg = _from_to(before, after)
-        paths = _names_like_paths(chg, before)
+        paths = _columns(chg)
     else:
         chg = _described(row, before, after)
-        paths = _paths(row, chg, before or after)
+        paths = _paths(row, chg)
         partial = before is None
     flags = {"copied": bool(row["snapshot"]), "keyless": keyless, "partial": partial}
     return {
@@ -222,19 +222,17 @@ def _described(row: Row, before: str | None, after: str | None) -> Record:
     return changed
 
 
-def _paths(row: Row, chg: Record, known: str | None) -> Record | None:
+def _paths(row: Row, chg: Record) -> Record | None:
     """What an update's names with dots are; None where the source does not say."""
     if row["update_description"] is None:
-        return _names_like_paths(chg, known)
+        return _columns(chg)
     return document_of(row["disambiguated_paths"])
 
 
-def _names_like_paths(chg: Record, known: str | None) -> Record | None:
-    """As `paths`, where all names are columns' own: those that would lead into a column of a row
-    like `known`. None where no name would."""
-    dotted = [name for name in chg if "." in name]
-    columns: Record = msgspec.json.decode(known) if dotted and known is not None else {}
-    return {name: [name] for name in dotted if name.partition(".")[0] in columns} or None
+def _columns(chg: Record) -> Record | None:
+    """As `paths`, where all names are columns' own, also those that read like paths: into what is
+    nobody knows, for a row may have kept a column that was dropped since. None where none does."""
+    return {name: [name] for name in chg if "." in name} or None
 
 
 def _origin(row: Row, origin: Record, *, is_named: bool) -> Record:

@@ -20,6 +20,7 @@ from penstock.event import (
 from penstock.sources.mysql.origins import Origin, moved
 from penstock.sources.mysql.row_readers import Document
 from penstock.sources.mysql.rows import Changes, CompiledTable
+from penstock.updates import paths_of_columns
 
 ROW_KEY: Final = "_row"
 """The key of a row whose table has no primary key: a digest of the whole row (A11)."""
@@ -335,7 +336,8 @@ def _operation(found: Changes) -> Operation:
 
 def _with_update(event: ChangeEvent, fields: Document) -> ChangeEvent:
     said = Raw(_encode(_update(fields)))
-    return structs.replace(event, update_description=said, disambiguated_paths=_paths(fields))
+    paths = Raw(_encode(paths_of_columns(fields)))
+    return structs.replace(event, update_description=said, disambiguated_paths=paths)
 
 
 def _updated(after: Document, sent: Sequence[str], key: Sequence[str]) -> Document:
@@ -345,11 +347,6 @@ def _updated(after: Document, sent: Sequence[str], key: Sequence[str]) -> Docume
 
 def _update(fields: Document) -> dict[str, object]:
     return {"updatedFields": fields, "removedFields": [], "truncatedArrays": []}
-
-
-def _paths(fields: Document) -> Raw:
-    """The fields whose names read like paths, each with its one step."""
-    return Raw(_encode({name: [name] for name in fields if "." in name or name.isdecimal()}))
 
 
 @lru_cache(maxsize=4096)

@@ -17,6 +17,7 @@ from penstock.event import (
     event_id,
 )
 from penstock.extjson import refuse_mimic
+from penstock.updates import paths_of_columns
 
 ROW_KEY: Final = "_row"
 """The key of a row whose table has none: a digest of the whole row."""
@@ -69,18 +70,20 @@ class Teller:
         key_cells = {name: row.cells[name] for name in names}
         if not names:
             key_cells = {ROW_KEY: b'"%b"' % xxhash.xxh3_128_hexdigest(document).encode()}
-        update = None
+        update = paths = None
         if operation is Operation.UPDATE:
             fields = {name: cell for name, cell in row.cells.items() if name not in names}
             update = _object(
                 {"updatedFields": _object(fields), "removedFields": b"[]", "truncatedArrays": b"[]"}
             )
+            paths = Raw(json.encode(paths_of_columns(fields)))
         return self._change(
             operation,
             table,
             key_cells,
             place,
             full_document=Raw(document),
+            disambiguated_paths=paths,
             update_description=None if update is None else Raw(update),
             unchanged=row.unchanged,
             snapshot=place.transaction is None,
@@ -104,7 +107,7 @@ class Teller:
             tenant = self._rule.of(
                 next(iter(key.values())) if len(key) == 1 else key,
                 after=None if full is None or more.get("unchanged") else json.decode(full),
-                updated=None if full is None else json.decode(full),
+                updated=None if full is None else _plain(json.decode(full)),
             )
         return ChangeEvent(
             event_id=event_id(self._source, identity, 0),
@@ -170,6 +173,11 @@ class Teller:
             operation=operation,
             description=Raw(json.encode(said)),
         )
+
+
+def _plain(columns: dict[str, Any]) -> dict[str, Any]:
+    """Those that do not read like paths: no field that a rule names leads to them."""
+    return {name: value for name, value in columns.items() if "." not in name}
 
 
 _encode: Final = msgspec.json.Encoder().encode
