@@ -27,7 +27,11 @@ def events() -> list[Any]:
     insert = change(1, key=1, document={"_id": 1, "at": 1, "ssn": SECRET, "card": {"no": SECRET}})
     keyed = change(3, key=3, document={"_id": 3, "ssn": SECRET, "at": 3})
     keyed = altered(
-        keyed, key=encode({"ssn": SECRET, "_id": 3}), document_id=SECRET, position=SECRET
+        keyed,
+        event_id=SECRET,
+        key=encode({"ssn": SECRET, "_id": 3}),
+        document_id=SECRET,
+        position=SECRET,
     )
     update = altered(
         change(4, key=1, operation=Operation.UPDATE, document={"_id": 1, "at": 4, "ssn": SECRET}),

@@ -30,6 +30,7 @@ from penstock.errors import (
     RequestError,
     UnauthenticatedError,
 )
+from penstock.event import event_id
 from penstock.extjson import encode
 from penstock.serve.access import Access, AccessConfig, Presented, Principal
 from penstock.subscribe.resume import oldest
@@ -238,8 +239,10 @@ async def test_hidden_fields_come_over_no_transport(tmp_path: Path) -> None:
             assert change_seen.document == {"at": 1}
             assert change_seen.entry.commit_digest == change_seen.entry.commit_rows == 0
             keys.append(change_seen.document_id)
+            ids = [change_seen.entry.event.event_id]
         async with snapshot(served.grpc, collections=["shop/orders"], credentials=shown) as rows:
             found = [row async for row in rows]
+        ids += [row.event.event_id for row in found]
         assert [row.document for row in found] == [{"at": 1}]
         keys += [row.document_id for row in found]
 
@@ -261,6 +264,8 @@ async def test_hidden_fields_come_over_no_transport(tmp_path: Path) -> None:
         assert [one["full_document"] for one in flown] == ['{"at":1}'] * 2
         assert all(one["check"] is one["commit_digest"] is one["commit_rows"] for one in flown)
         keys += [one["document_id"] for one in flown]
+        ids += [one["event_id"] for one in flown]
+        assert (len(set(ids)), event_id("shop", "3", 0) in ids) == (1, False)
         assert len(set(keys)) == 1
         assert len(keys[0]) == 32
         assert len({one["key_hash"] for one in flown}) == 1

@@ -16,7 +16,7 @@ from penstock.progress import Progress
 from penstock.subscribe import Criteria, Subscription, Window, deliver
 from penstock.subscribe.scope import EVERYTHING, Grant, Scope, Verb
 from penstock.subscribe.shards import Shards
-from penstock.wire import HIDDEN_KEY, Block, Mask, Stream, shown
+from penstock.wire import HIDDEN_KEY, Block, Mask, Stream, key_shown, shown
 from penstock.wire.shown import update_shown, without
 from tests.subscribe.events import LOG_ID, blocks_of, change, commit, schema, system
 
@@ -163,7 +163,7 @@ def _without_numbers(path: str) -> list[str]:
 def test_a_key_with_a_hidden_field_is_replaced_and_still_tells_documents_apart() -> None:
     def of(number: int, secret: bytes = b"s") -> pb.Event:
         message = pb.Event(
-            id="x",
+            id=f"a hash of {number}",
             source="shop",
             collection="people",
             key=b'{"ssn":%d,"country":"se"}' % number,
@@ -180,6 +180,19 @@ def test_a_key_with_a_hidden_field_is_replaced_and_still_tells_documents_apart()
     assert not one.position
     assert b"12345" not in one.SerializeToString()
     assert of(12345, b"another").key != one.key
+    # A source may have made the id of the key: who can list keys would find it.
+    assert one.id == again.id != other.id
+
+
+def test_the_digest_of_a_row_without_a_key_is_a_key_with_a_hidden_field() -> None:
+    """It is of all fields, so whoever can list a hidden one's values would find it."""
+    key, stream = b'{"_row":"0123456789abcdef"}', ("shop", "db", "people")
+    shown_key, name = key_shown(key, Mask(hidden=hiding("ssn"), secret=b"s"), stream)
+    assert msgspec.json.decode(shown_key) == {HIDDEN_KEY: name}
+    assert name is not None
+    assert key_shown(key, Mask(secret=b"s"), stream) == (key, None)
+    named = b'{"_row":1,"id":2}'  # a table's own columns
+    assert key_shown(named, Mask(hidden=hiding("ssn"), secret=b"s"), stream) == (named, None)
 
 
 def test_what_a_reader_may_not_see_is_not_sent_and_no_digest_proves_it() -> None:

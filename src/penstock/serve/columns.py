@@ -18,6 +18,7 @@ from penstock.event import Kind
 from penstock.wire import ARROW_SCHEMA, Mask, Stream, key_hash
 from penstock.wire.shown import (
     description_shown,
+    id_shown,
     key_shown,
     names_shown,
     origin_shown,
@@ -28,7 +29,7 @@ from penstock.wire.shown import (
 
 _NEEDED: Final = ("kind", "key", *Stream._fields)
 _PROOFS: Final = ("check", "commit_rows", "commit_digest")
-_BY_KEY: Final = ("key", "document_id", "position", "key_hash")
+_BY_KEY: Final = ("key", "document_id", "position", "event_id", "key_hash")
 
 
 class _Key(NamedTuple):
@@ -37,12 +38,16 @@ class _Key(NamedTuple):
     key: bytes
     document_id: str
     stream: Stream
+    mask: Mask
 
-    def of(self, name: str) -> Any:
+    def of(self, name: str, own: Any) -> Any:
+        """What stands for a row's own value."""
         if name == "key":
             return self.key.decode()
         if name == "document_id":
             return self.document_id
+        if name == "event_id":
+            return id_shown(own, self.mask)
         return "" if name == "position" else key_hash(self.stream, self.key)
 
 
@@ -99,7 +104,7 @@ def _keys(
         if key and mask is not None and mask.hidden:
             names = (stream.source, stream.database, stream.collection)
             other, name = key_shown(key.encode(), mask, names)
-            replaced = None if name is None else _Key(other, name, stream)
+            replaced = None if name is None else _Key(other, name, stream, mask)
         found.append(replaced)
     return found
 
@@ -109,7 +114,7 @@ def _by_key(batch: pa.RecordBatch, name: str, keys: Sequence[_Key | None]) -> An
     if not any(keys):
         return own
     values = zip(own.to_pylist(), keys, strict=True)
-    return pa.array([one if key is None else key.of(name) for one, key in values], own.type)
+    return pa.array([one if key is None else key.of(name, one) for one, key in values], own.type)
 
 
 def _document(value: str, mask: Mask, kind: int) -> str | None:

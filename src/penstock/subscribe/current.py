@@ -18,7 +18,7 @@ from penstock.progress import Progress
 from penstock.subscribe.criteria import Criteria
 from penstock.wire import Mask, Stream, encode
 from penstock.wire.layout import tag, varint
-from penstock.wire.shown import key_shown, names_shown, without
+from penstock.wire.shown import id_shown, key_shown, names_shown, without
 
 
 class CurrentRow(ChangeEvent, frozen=True, kw_only=True, rename="camel"):
@@ -113,7 +113,13 @@ def _row_shown(row: CurrentRow, mask: Mask) -> CurrentRow:
     key, name = key_shown(bytes(row.key), mask, (row.source, row.database, row.collection))
     if name is None:
         return changed
-    return structs.replace(changed, key=Raw(key), document_id=name, position="")
+    return structs.replace(
+        changed,
+        key=Raw(key),
+        document_id=name,
+        position="",
+        event_id=id_shown(row.event_id, mask),
+    )
 
 
 _SEQUENCE = tag(30, 0)

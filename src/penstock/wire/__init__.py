@@ -47,7 +47,16 @@ from penstock.wire.messages import (
     unchanged_of,
 )
 from penstock.wire.rebuild import events_of_batch, places_of_batch, summaries_of_batch
-from penstock.wire.shown import HIDDEN_KEY, Mask, key_shown, plain_path, show, shown, without
+from penstock.wire.shown import (
+    HIDDEN_KEY,
+    Mask,
+    id_shown,
+    key_shown,
+    plain_path,
+    show,
+    shown,
+    without,
+)
 from penstock.wire.verify import verify_checks
 
 __all__ = [
@@ -77,6 +86,7 @@ __all__ = [
     "entry_of",
     "events_of_batch",
     "heartbeat_message",
+    "id_shown",
     "joined",
     "key_hash",
     "key_shown",

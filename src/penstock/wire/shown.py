@@ -6,7 +6,9 @@
 | update | paths that lead to, into or past a hidden field; values lose what is hidden in them |
 | unchanged, disambiguated paths | the names of hidden fields |
 | key with a hidden field | that field; `penstock_hidden`, as `documentId`, stands for the key |
+| digest of a row without a key | as a key with a hidden field: it is of all fields |
 | position of such an event | all of it: a source may have written the key into it |
+| id of such an event | an HMAC stands for it: a source may have made it of the key |
 | before image | all of it without the verb |
 | origin, system events | the text of statements, without `admin` or where fields are hidden |
 | schema events | the text of statements where fields are hidden |
@@ -30,6 +32,9 @@ from penstock.event import Kind
 
 HIDDEN_KEY: Final = "penstock_hidden"
 """The field that stands for a key which may not be shown."""
+ROW_KEY: Final = "_row"
+"""The key of a row whose table has none: a digest of the whole row."""
+_ROW_DIGEST: Final = b'{"_row":'
 _STATEMENT: Final = ("statement", "statementBytes", "statementIn")
 
 _PATHS_MAX: Final = 4_096
@@ -90,6 +95,7 @@ def show(event: pb.Event, mask: Mask) -> None:
     key, name = key_shown(event.key, mask, stream)
     if name is not None:
         event.key, event.document_id, event.position = key, name, ""
+        event.id = id_shown(event.id, mask)
 
 
 # --- parts --------------------------------------------------------------------------------------
@@ -103,12 +109,19 @@ def without(document: bytes, hidden: frozenset[str]) -> bytes:
 def key_shown(key: bytes, mask: Mask, stream: tuple[str, ...]) -> tuple[bytes, str | None]:
     """A key, and the documentId that stands for it if some of it is hidden."""
     stripped = without(key, mask.hidden)
+    if mask.hidden and key.startswith(_ROW_DIGEST) and list(_objects.decode(key)) == [ROW_KEY]:
+        stripped = b"{}"
     if stripped == key:
         return key, None
     said = msgspec.json.encode([*stream]) + b"\0" + key
     name = hmac.new(mask.secret, said, hashlib.sha256).hexdigest()[:32]
     fields: dict[str, Any] = {HIDDEN_KEY: name}
     return _encode({**fields, **_objects.decode(stripped)}), name
+
+
+def id_shown(event_id: str, mask: Mask) -> str:
+    """What stands for the id of an event whose key is hidden."""
+    return hmac.new(mask.secret, b"id\0" + event_id.encode(), hashlib.sha256).hexdigest()[:32]
 
 
 def update_shown(update: bytes, hidden: frozenset[str]) -> bytes:

@@ -15,15 +15,12 @@ from typing import Final
 
 from msgspec import Raw, Struct, field
 
-from penstock.wire.shown import HIDDEN_KEY
+from penstock.wire.shown import HIDDEN_KEY, ROW_KEY
 from penstock.zero.config import RESERVED_PREFIX, is_name
 from penstock.zero.types import UnfitError, converter, integer_of
 
 FIELDS_MAX: Final = 1000
 """Of one collection. SQLite has tables of at most 2000 columns."""
-ROW_KEY: Final = "_row"
-"""The only field of the key of a row whose table has none."""
-
 _TEXT, _BRACE, _BRACKET = 34, 123, 91
 
 

@@ -6,8 +6,7 @@ import msgspec
 from msgspec import Raw
 
 from penstock.errors import MisfitError
-from penstock.wire.shown import HIDDEN_KEY
-from penstock.zero.inferring import ROW_KEY
+from penstock.wire.shown import HIDDEN_KEY, ROW_KEY
 from penstock.zero.paths import fields_of, test_of, value_at
 from penstock.zero.tables import Column, Table
 from penstock.zero.types import Convert, UnfitError, converter, plain_json

@@ -183,12 +183,13 @@ def messages(outputs: Sequence[bytes], *, bytes_max: int = MESSAGE_BYTES) -> lis
 def _enveloped(output: Captured, shared: SharedCaptures, envelope: Envelope) -> pb.Capture:
     """A capture with what says where it stands, and all of it in an envelope."""
     block, i = output.block, output.i
+    own = block.cell(i, "event_id").decode()
     return pb.Capture(
         request_ids=output.ids,
         progress=output.progress,
         version=block.commit(i),
         index=block.ordinal(i) + 1,
-        id=block.cell(i, "event_id").decode(),
+        id=own if output.mask is None else Event.FromString(output.message).id,
         enveloped=shared.enveloped(output, envelope),
     )
 

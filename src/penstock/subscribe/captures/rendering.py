@@ -49,7 +49,7 @@ def shared_json(captured: Captured) -> bytes:
     index = block.index[i]
     cell = _cells(captured)
     parts = [
-        _place(block, i),
+        _place(block, i, cell("id")),
         b'"area":"data"',
         _MUTATIONS[int(index["operation"])],
         _stream(block.stream(i)),
@@ -86,15 +86,16 @@ def boundary_json(boundary: Boundary) -> bytes:
     return msgspec.json.encode({name: one for name, one in said.items() if one is not None})
 
 
-def _place(block: Block, i: int) -> bytes:
-    """Where an entry stands, when it was committed, and in which transaction."""
+def _place(block: Block, i: int, shown_id: bytes) -> bytes:
+    """Where an entry stands, by which id its reader knows it, when it was committed, and in which
+    transaction."""
     transaction = block.cell(i, "transaction")
     named = b',"transaction":' + msgspec.json.encode(transaction.decode()) if transaction else b""
     return b'"progress":"%b","version":%d,"index":%d,"id":"%b","timestamp":%d%b' % (
         block.progress(i).encode(),
         block.commit(i),
         block.ordinal(i) + 1,
-        block.cell(i, "event_id"),
+        shown_id,
         block.timestamp(i),
         named,
     )
@@ -108,7 +109,7 @@ def _cells(captured: Captured) -> Cells:
     """The cells that its reader sees."""
     block, i = captured.block, captured.i
     if captured.mask is None:
-        return lambda name: block.cell(i, name)
+        return lambda name: block.cell(i, "event_id" if name == "id" else name)
     event = pb.Event.FromString(captured.message)
 
     def cell(name: str) -> bytes:
@@ -142,7 +143,7 @@ def _control(captured: Captured) -> bytes:
     block, i = captured.block, captured.i
     event: Any = decode_message(captured.message).event
     parts = [
-        _place(block, i),
+        _place(block, i, block.cell(i, "event_id")),
         b'"area":"%b"' % _AREAS[block.kind(i)].encode(),
         b'"operation":' + msgspec.json.encode(event.operation),
         _stream(block.stream(i)),
