@@ -2,6 +2,7 @@
 
 import csv
 import json
+import os
 import subprocess
 import sys
 from io import StringIO
@@ -233,3 +234,23 @@ def test_what_an_erasure_leaves_and_says_is_shown(
     assert "asked for" in own
     assert ["(erased)" in line for line in rows] == [False, True, False]
     assert query(capsys, config, "--op", "sys").out.splitlines()[1].split() == own.split()
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize("form", ["table", "csv", "jsonl", "--help"])
+def test_what_finds_no_room_is_said_in_a_sentence(
+    trail: Trail, config: str, form: str, unbuffered: str
+) -> None:
+    write(trail, [row(1, after={"id": 1})])
+    said = [form] if form == "--help" else ["trail", "--config", config, "--format", form]
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(
+            [*COMMAND, "audit", "query", *said],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            check=False,
+            env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
+        )
+    assert done.returncode == 2
+    assert done.stderr.startswith(b"error: what is printed cannot be written (No space left")
+    assert done.stderr.count(b"\n") == 1

@@ -1,6 +1,8 @@
 """The commands by name, and the one place where an error becomes a sentence and an exit code."""
 
+import errno
 import sys
+from typing import Final, NoReturn
 
 import typer
 
@@ -26,7 +28,9 @@ from penstock.cli import (
     trigger,
     zero,
 )
-from penstock.errors import PenstockError
+from penstock.errors import ConfigError, PenstockError
+
+_NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
 
 
 def _exit_codes() -> str:
@@ -100,9 +104,30 @@ def main() -> None:
     """Run the command line; never returns. Exit codes are stable (see `penstock --help`)."""
     output.speak()
     try:
-        output.literal(typer.main.get_command(app))(prog_name="penstock")
+        try:
+            output.literal(typer.main.get_command(app))(prog_name="penstock")
+        finally:
+            if sys.stdout is not None:  # pyright: ignore[reportUnnecessaryComparison]
+                sys.stdout.flush()  # while it can still be said that this fails
     except PenstockError as error:
-        output.report(error, as_json="--json" in sys.argv)
-        sys.exit(error.exit_code)
+        _fail(error)
+    except BrokenPipeError:
+        output.silence()
+        sys.exit(1)
+    except OSError as error:
+        if error.errno not in _NO_ROOM or output.takes_more():
+            raise
+        output.silence()
+        _fail(
+            ConfigError(
+                f"what is printed cannot be written ({error.strerror}). What came before may end "
+                f"within a line. Make room where it goes, or print elsewhere."
+            )
+        )
     except KeyboardInterrupt:
         sys.exit(130)
+
+
+def _fail(error: PenstockError) -> NoReturn:
+    output.report(error, as_json="--json" in sys.argv)
+    sys.exit(error.exit_code)

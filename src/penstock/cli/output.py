@@ -85,6 +85,15 @@ def emit(fact: Any) -> None:
     sys.stdout.flush()
 
 
+def takes_more() -> bool:
+    """Whether stdout takes another line's end: what it did not take may not be buffered."""
+    try:
+        os.write(sys.stdout.fileno(), b"\n")
+    except OSError:
+        return False
+    return True
+
+
 def silence() -> None:
     """Nobody reads stdout any more: what is still buffered, and all that follows, goes nowhere."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
