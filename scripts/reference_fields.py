@@ -27,7 +27,7 @@ SEED_FIELDS = 10
 ARROW_NAMES = {"id": ["event_id"], "cluster_time": ["cluster_time_t", "cluster_time_i"]}
 JSON_NAMES = {"id": "eventId"}
 NOT_IN_ARROW = {
-    "progress": "made from log id, `sequence` and `check`",
+    "progress": "what a plan or `LogClient.marker` says",
     "coalesced": "a range is read as captured",
 }
 

@@ -33,7 +33,7 @@ from bench.events import change, fill
 from bench.serving import serving
 from penstock.audit.entries import made_ready
 from penstock.audit.outages import Patience
-from penstock.audit.packing import Entry, Place, Whole
+from penstock.audit.packing import Entry, Whole
 from penstock.audit.trail import Trail
 from penstock.audit.writing import Writer
 from penstock.event import ChangeEvent, Commit, Operation
@@ -121,7 +121,7 @@ def alone(mongo: MongoReplicaSet, batch: int) -> float:
                 {name: value for name, value in record.items() if name != "at"}, bytes_max=1 << 23
             )
             entries.append(Entry(number, 0, number, 1, 0, str(record["_id"]), **ready))
-    steps = [Whole(entries[at : at + batch], Place(at, 0)) for at in range(0, len(entries), batch)]
+    steps = [Whole(entries[at : at + batch], at) for at in range(0, len(entries), batch)]
     with closing(trail_of(mongo, f"alone_{batch}", batch)) as trail:
         patience = Patience(trail.source, trail.config, stopping=threading.Event())
         writer = Writer(trail, "bench", patience=patience)

@@ -61,6 +61,7 @@ def stored_block(events: wire.Encoded) -> bytes:
         wire.summaries_of(events, rows),
         first_commit=1,
         ingested_at=1_700_000_000_123,
+        before=0,
     )
 
 

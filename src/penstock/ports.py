@@ -30,12 +30,12 @@ class Bounds(Struct, frozen=True, kw_only=True):
     trimmed: int
     """Sequence of the last entry that retention removed; 0 when none was. Never moves back."""
     trimmed_check: int
-    """The 32-bit check of the entry at `trimmed` (0 when none): a marker there still resumes."""
+    """The 32-bit check of the place `trimmed` (0 when none): a marker there still resumes."""
     head: int
     """Sequence of the newest visible entry; 0 in an empty log."""
     head_commit: int
     head_check: int
-    """The 32-bit check of the entry at `head`; 0 in an empty log."""
+    """The 32-bit check of the place `head`; 0 in an empty log."""
     ancestors: tuple[Ancestor, ...] = ()
     """The logs that this one goes on from, nearest first."""
     base: int = 0
@@ -102,7 +102,7 @@ class Checkpoint(Struct, frozen=True, kw_only=True):
     sequence: int
     commit: int
     check: int
-    """The 32-bit check of the entry at `sequence`; 0 at sequence 0."""
+    """The 32-bit check of the place `sequence`; 0 at sequence 0."""
     ancestors: tuple[Ancestor, ...] = ()
     sources: tuple[SourceState, ...] = ()
     past_sources: tuple[str, ...] = ()
@@ -167,10 +167,11 @@ class LogReader(Protocol):
         ...
 
     async def check_at(self, sequence: int) -> int | None:
-        """The 32-bit check of the entry at `sequence`, by which a marker proves itself.
+        """The 32-bit check of all that is told up to `sequence`, by which a marker proves itself.
 
-        The trim watermark still has its check; 0 at sequence 0. None for what the log does not
-        hold any more, or not yet.
+        It is the same however the entries lie in blocks, and another one in a log with another
+        history. The trim watermark still has its check; 0 at sequence 0. None for what the log
+        does not hold any more, or not yet.
         """
         ...
 

@@ -1,8 +1,8 @@
 """The progress marker: what a consumer saves, and sends back as `after`.
 
-Opaque to everyone else. Inside: version, log id, sequence and a 32-bit check of the entry there,
-21 bytes in 28 characters of URL-safe base64. The check tells a restored or rewritten log from the
-one that the marker was made for (F10).
+Opaque to everyone else. Inside: version, log id, sequence and a 32-bit check of all that the log
+tells up to there, 21 bytes in 28 characters of URL-safe base64. The check tells a restored or
+rewritten log from the one that the marker was made for (F10).
 """
 
 import base64
@@ -23,7 +23,7 @@ class Progress(Struct, frozen=True, order=True):
     log_id: int
     sequence: int
     check: int
-    """The low 32 bits of the entry's content hash; 0 at sequence 0."""
+    """Of all entries up to it (record 0040); 0 at sequence 0."""
 
     def __str__(self) -> str:
         packed = LAYOUT.pack(VERSION, self.log_id, self.sequence, self.check)

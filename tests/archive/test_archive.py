@@ -36,12 +36,13 @@ from penstock.errors import (
     ConfigError,
 )
 from penstock.event import Commit
-from penstock.log import LmdbLog
+from penstock.log import LmdbLog, LmdbLogReader
 from penstock.log.maintenance import backup
 from penstock.log.restoring import restore
 from penstock.testing.contracts.entries import changes, read_all
 from tests import waiting
 from tests.archive.logs import archived_rows, archiver, event, fill, live_rows, log_config, opened
+from tests.log.unchained import unchain
 
 pytestmark = pytest.mark.slow
 
@@ -535,6 +536,41 @@ def test_what_is_no_archive_is_said(tmp_path: Path) -> None:
 
 
 # --- restoring ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("range_bytes", [20_000, 20_000_000])
+async def test_every_marker_is_what_it_was_from_whatever_layout_its_entry_is(
+    tmp_path: Path, range_bytes: int
+) -> None:
+    """The older layout's markers prove their entry, and those that follow all before it too."""
+    async with LmdbLog(log_config(tmp_path)) as log:
+        await fill(log, seed=0)
+    unchain(tmp_path / "log")
+    async with LmdbLog(log_config(tmp_path)) as log:
+        await fill(log, seed=1)
+        head = (await log.bounds()).head
+        archiver(log, tmp_path, range_bytes=range_bytes).step()
+        checks = [await log.check_at(at) for at in range(head + 1)]
+    archive = opened(tmp_path)
+    assert archive.manifest.until == head
+    assert [archive.check_at(at) for at in range(0, head + 1, 7)] == checks[::7]
+    restore(archive, tmp_path / "restored")
+    async with LmdbLogReader(tmp_path / "restored") as again:
+        assert [await again.check_at(at) for at in range(head + 1)] == checks
+
+
+async def test_entries_that_do_not_come_to_the_check_of_their_range_are_not_restored(
+    log: LmdbLog, tmp_path: Path
+) -> None:
+    """Each is what its own check says, and together they are another history."""
+    await fill(log)
+    archiver(log, tmp_path, range_bytes=20_000_000).step()
+    archive = opened(tmp_path)
+    (one,) = archive.manifest.ranges
+    other = msgspec.structs.replace(one, until_check=one.until_check ^ 1)
+    archive.manifest = msgspec.structs.replace(archive.manifest, ranges=(other,))
+    with pytest.raises(ArchiveDamagedError, match="not those that its check says"):
+        restore(archive, tmp_path / "restored")
 
 
 async def test_a_restored_log_says_what_the_archived_one_said(log: LmdbLog, tmp_path: Path) -> None:

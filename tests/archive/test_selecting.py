@@ -38,7 +38,7 @@ def test_rows_are_chosen_as_the_log_chooses_entries(
     )
     rows = [len(events)]
     data = build_block(
-        events, places_of(rows), summaries_of(events, rows), first_commit=1, ingested_at=1
+        events, places_of(rows), summaries_of(events, rows), first_commit=1, ingested_at=1, before=0
     )
     block = Block(data, log_id=1, first_sequence=1)
     criteria = Criteria(collections=collections, sources=sources, control_events=control_events)

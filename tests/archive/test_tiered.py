@@ -68,8 +68,8 @@ async def both(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncGenerato
                 work.step()
         head = log.bounds_now().head
         whole = live_rows(log, 0, head)
-        rows: list[dict[str, Any]] = whole.select(["sequence", "check", "ends_commit"]).to_pylist()
-        checks = [0, *(row["check"] & 0xFFFFFFFF for row in rows)]
+        rows: list[dict[str, Any]] = whole.select(["sequence", "ends_commit"]).to_pylist()
+        checks = [log.check_at_now(at) or 0 for at in range(head + 1)]
         ends = [0, *(row["sequence"] for row in rows if row["ends_commit"])]
         server = FlightServer(log)
         server.start()

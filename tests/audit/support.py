@@ -9,7 +9,7 @@ import msgspec
 from penstock.audit.config import TrailConfig
 from penstock.audit.entries import entry_of
 from penstock.audit.outages import Patience
-from penstock.audit.packing import Entry, Packer, Place, Step
+from penstock.audit.packing import Entry, Packer, Step
 from penstock.audit.records import COLUMNS
 from penstock.audit.trail import Head, Trail
 from penstock.audit.writing import Writer
@@ -96,8 +96,8 @@ def steps(
     yield from packer.end()
 
 
-def marker(place: Place) -> str:
-    return f"m{place.sequence}"
+def marker(sequence: int) -> str:
+    return f"m{sequence}"
 
 
 def trail_of(uri: str, database: str, **said: Any) -> Trail:

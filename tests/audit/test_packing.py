@@ -82,9 +82,9 @@ def test_a_commit_is_in_one_batch_or_in_parts_that_end_with_it(
         if isinstance(step, Part):
             (staged,) = {entry.commit for entry in step.entries}
             continue
-        assert step.until.sequence in lasts.values(), "a place in the middle of a commit"
+        assert step.until in lasts.values(), "a place in the middle of a commit"
         if isinstance(step, Ended):
-            assert step.until.sequence == lasts[staged]
+            assert step.until == lasts[staged]
             staged = 0
             continue
         assert not staged, "a batch between the parts of a commit"
@@ -96,7 +96,7 @@ def test_a_commit_is_in_one_batch_or_in_parts_that_end_with_it(
 def test_the_place_behind_what_has_no_record_is_told_too() -> None:
     (step,) = packed(commits([[0, 0], [0]]), events=10, size=100)
     assert isinstance(step, Whole)
-    assert (step.entries, step.until.sequence) == ([], 3)
+    assert (step.entries, step.until) == ([], 3)
 
 
 def test_a_commit_that_lacks_an_entry_is_refused() -> None:

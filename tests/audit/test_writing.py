@@ -13,7 +13,6 @@ from penstock.audit.bringing import part_of, put_parts
 from penstock.audit.chain import HASH_BYTES, batch_hash, cut, leaf_of, root_of
 from penstock.audit.outages import Patience
 from penstock.audit.own import require_head
-from penstock.audit.packing import Place
 from penstock.audit.records import parts_of
 from penstock.audit.trail import Trail
 from penstock.audit.writing import Writer
@@ -185,9 +184,9 @@ def heads_of(trail: Trail, events: int, **said: int) -> list[int]:
     with closing(trail_of(uri, database, **said)) as written:
         writer = writer_of(written)
 
-        def moving(place: Place) -> str:
+        def moving(sequence: int) -> str:
             seen.append((trail.head() or writer.head).at)
-            return marker(place)
+            return marker(sequence)
 
         writer.write(steps(rows, events_max=6), marker=moving)
         return [*seen[1:], writer.head.at]

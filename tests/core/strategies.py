@@ -1,6 +1,7 @@
 """Events, commits and blocks of every shape that a source may produce, for hypothesis."""
 
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 import msgspec
@@ -124,7 +125,11 @@ class Placed(NamedTuple):
 
 
 def block_of(
-    placed: Sequence[Placed], summaries: Sequence[CommitSummary], *, ingested_at: int
+    placed: Sequence[Placed],
+    summaries: Sequence[CommitSummary],
+    *,
+    ingested_at: int,
+    before: int | None = 0,
 ) -> bytes:
     """A block of exactly these entries, one by one."""
     first = placed[0].commit
@@ -140,6 +145,7 @@ def block_of(
         np.array(summaries, COMMIT),
         first_commit=first,
         ingested_at=ingested_at,
+        before=before,
     )
 
 
@@ -155,6 +161,14 @@ class StoredBlock(NamedTuple):
         return Block(self.data, log_id=self.log_id, first_sequence=self.first_sequence)
 
 
+def weight_of(commit: int) -> int:
+    """What a check of this commit counts in the sum that markers have; said once more, since
+    markers outlive the Penstock that made them."""
+    mixed = commit * 0x9E3779B97F4A7C15 & U64
+    mixed = (mixed ^ mixed >> 32) * 0xBF58476D1CE4E5B9 & U64
+    return mixed >> 32 | 1
+
+
 def stored_block(
     commits: list[list[AnyEvent]],
     *,
@@ -164,10 +178,11 @@ def stored_block(
     first_sequence: int = 1,
     first_commit: int = 1,
     ingested_at: int = 1_700_000_000_123,
+    before: int | None = 0,
 ) -> StoredBlock:
     """A block of `commits` without the first `skip` and the last `drop` entries.
 
-    At least one entry stays.
+    At least one entry stays. `before` is the sum of what is before it; None: of layout UNCHAINED.
     """
     placed: list[tuple[Placed, CommitSummary, AnyEvent]] = []
     for number, commit in enumerate(commits):
@@ -180,8 +195,15 @@ def stored_block(
     chosen = placed[skip : max(skip + 1, len(placed) - drop)]
     summaries = {place.commit: summary for place, summary, _ in chosen}
     data = block_of(
-        [place for place, _, _ in chosen], list(summaries.values()), ingested_at=ingested_at
+        [place for place, _, _ in chosen],
+        list(summaries.values()),
+        ingested_at=ingested_at,
+        before=before,
     )
+    checks = [place.event.check & U32 for place, _, _ in chosen]
+    if before is not None:
+        counted = (place.event.check * weight_of(place.commit) for place, _, _ in chosen)
+        checks = [total & U32 for total in accumulate(counted, initial=before)][1:]
     entries = [
         Entry(
             sequence=first_sequence + i,
@@ -191,7 +213,7 @@ def stored_block(
             commit_digest=summary.digest,
             ends_commit=place.ends_commit,
             ingested_at=ingested_at,
-            progress=str(Progress(log_id, first_sequence + i, place.event.check & U32)),
+            progress=str(Progress(log_id, first_sequence + i, checks[i])),
             event=event,
         )
         for i, (place, summary, event) in enumerate(chosen)
@@ -210,4 +232,5 @@ def blocks(draw: st.DrawFn) -> StoredBlock:
         first_sequence=draw(st.one_of(st.integers(1, 40_000), st.integers(1, I64 - 100))),
         first_commit=draw(st.one_of(st.integers(1, 300), st.integers(1, I64 - 100))),
         ingested_at=draw(st.integers(0, 1 << 45)),
+        before=draw(st.one_of(st.none(), st.integers(0, U32))),
     )

@@ -8,7 +8,7 @@ from msgspec import structs
 
 from penstock.errors import LogCorruptError, LogError, LogFormatError
 from penstock.wire import Block, CommitSummary, EncodedEvent, encode_event
-from penstock.wire.layout import LAYOUT_VERSION
+from penstock.wire.layout import LAYOUT_VERSION, UNCHAINED
 from tests.core.strategies import Placed, StoredBlock, block_of, blocks, events, stored_block
 from tests.core.test_wire import change
 
@@ -56,7 +56,7 @@ def test_header_and_tables_are_checked_before_anything_is_read() -> None:
             Block(bytes(altered), log_id=5, first_sequence=1)
 
 
-@pytest.mark.parametrize("layout", [LAYOUT_VERSION - 1, LAYOUT_VERSION + 1])
+@pytest.mark.parametrize("layout", [UNCHAINED - 1, LAYOUT_VERSION + 1])
 def test_another_layout_is_refused_as_such_and_not_as_damaged(layout: int) -> None:
     whole = stored_block([[change()]]).data
     with pytest.raises(LogFormatError, match="use the version that wrote it"):

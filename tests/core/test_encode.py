@@ -17,7 +17,7 @@ from penstock.event import (
     kind_of,
 )
 from penstock.wire import Block, encode, encode_event, joined
-from penstock.wire.layout import CELLS
+from penstock.wire.layout import CELLS, HEADER, HEADER_CHECKED, LAYOUT_VERSION
 from tests.core.strategies import StoredBlock, blocks, events, stored_block
 
 
@@ -179,7 +179,7 @@ AnAxQggIgOLPqgYQA0j70JX/vDFiBHNob3DKAQJkYhIBdBoGb3JkZXJzKgZjcmVhdGWwAQMKAmUzMg57
 t9faIBAnAxQggIgOLPqgYQA0j70JX/vDE=
     """
 )
-"""A block of layout 2 as it was first written: commit 9 of two events, commit 10 of one."""
+"""A block of layout UNCHAINED as it was first written: commit 9 of two events, commit 10 of one."""
 
 
 def test_a_block_that_an_earlier_penstock_wrote_is_read() -> None:
@@ -190,7 +190,13 @@ def test_a_block_that_an_earlier_penstock_wrote_is_read() -> None:
 
 
 def test_the_same_events_are_still_stored_as_the_same_bytes() -> None:
-    again = stored_block(
-        [_STORED_EVENTS[:2], _STORED_EVENTS[2:]], first_commit=9, ingested_at=1_700_000_000_999
-    )
+    commits = [_STORED_EVENTS[:2], _STORED_EVENTS[2:]]
+    taken = 1_700_000_000_999
+    again = stored_block(commits, first_commit=9, ingested_at=taken, before=None)
     assert again.data == _STORED
+    chained = stored_block(commits, first_commit=9, ingested_at=taken, before=7)
+    head, rest = _STORED[:HEADER_CHECKED], _STORED[HEADER.size :]
+    assert chained.data[:HEADER_CHECKED] == bytes([LAYOUT_VERSION]) + head[1:]
+    assert chained.data[HEADER.size :] == (7).to_bytes(8, "little") + rest
+    histories = [chained.open().history(i) for i in range(3)]
+    assert histories == [708_673_681, 920_459_343, 3_752_610_395]

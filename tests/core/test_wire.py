@@ -18,6 +18,7 @@ from penstock.wire import (
     ARROW_SCHEMA,
     Block,
     CommitSummary,
+    Extent,
     Stream,
     batch_message,
     decode_message,
@@ -35,6 +36,7 @@ from tests.core.strategies import (
     change_events,
     events,
     stored_block,
+    weight_of,
 )
 from tests.seeds import cases
 
@@ -86,7 +88,7 @@ def test_a_block_says_where_each_entry_stands(stored: StoredBlock) -> None:
         assert block.ends_commit(i) == entry.ends_commit
         assert block.progress(i) == entry.progress
         assert parse_progress(entry.progress) == Progress(
-            block.log_id, entry.sequence, block.check(i) & 0xFFFFFFFF
+            block.log_id, entry.sequence, block.history(i)
         )
 
 
@@ -118,15 +120,19 @@ def test_a_staged_block_takes_its_commit_from_its_pointer(stored: StoredBlock) -
         [Placed(encode_event(event), 0, 7 + i, False) for i, event in enumerate(events_of_one)],
         [CommitSummary(0, 0)],
         ingested_at=0,
+        before=77,
     )
     summary = CommitSummary(1 << 40, encoded.digest)
-    block = Block(data, log_id=1, first_sequence=8, extent=(1 << 41, summary, 1_700_000_000_000))
+    extent = Extent(1 << 41, summary, 1_700_000_000_000, before=9)
+    block = Block(data, log_id=1, first_sequence=8, extent=extent)
     block.verify()
     entries = list(block.entries())
     assert [entry.event for entry in entries] == events_of_one
     assert {(e.commit, e.commit_rows, e.commit_digest, e.ingested_at) for e in entries} == {
         (1 << 41, summary.rows, summary.digest, 1_700_000_000_000)
     }
+    digest = (77 + block.check(0)) * weight_of(1 << 41)
+    assert block.history(0) == (9 + digest) % 2**32, "what is staged before it counts too"
     columns = block.to_arrow()
     assert columns.column("commit").to_pylist() == [1 << 41] * len(entries)
     assert columns.column("commit_rows").to_pylist() == [1 << 40] * len(entries)

@@ -84,12 +84,13 @@ class BlockLog:
                     summaries[first : last + 1],
                     first_commit=self.head_commit + 1 + first,
                     ingested_at=1,
+                    before=self.head_check,
                 )
                 block = Block(data, log_id=self.log_id, first_sequence=self.head + 1)
                 self.blocks.append(block)
                 self.head += len(part)
                 self._lasts.append(self.head)
-                self.head_check = block.check(len(part) - 1) & 0xFFFFFFFF
+                self.head_check = block.history(len(part) - 1)
             self.head_commit += len(rows)
 
     def trim(self, sequence: int) -> None:
@@ -97,7 +98,7 @@ class BlockLog:
         block = self.read_now(after=sequence - 1, until=sequence)[0]
         with self._lock:
             self.trimmed = sequence
-            self.trimmed_check = block.check(block.start) & 0xFFFFFFFF
+            self.trimmed_check = block.history(block.start)
 
     def bounds_now(self) -> Bounds:
         with self._lock:
@@ -143,7 +144,7 @@ class BlockLog:
         if not self.trimmed < sequence <= self.head:
             return None
         block = self._block_at(sequence)
-        return block.check(sequence - block.first_sequence) & 0xFFFFFFFF
+        return block.history(sequence - block.first_sequence)
 
     def commit_end(self, *, after: int, events_max: int) -> int:
         end = after
@@ -172,4 +173,4 @@ class BlockLog:
         if sequence == 0:
             return Progress(self.log_id, 0, 0)
         block = self.read_now(after=sequence - 1, until=sequence)[0]
-        return Progress(self.log_id, sequence, block.check(block.start) & 0xFFFFFFFF)
+        return Progress(self.log_id, sequence, block.history(block.start))

@@ -65,6 +65,7 @@ class Entries:
             summaries_of(encoded, rows),
             first_commit=self._commits,
             ingested_at=1,
+            before=0,
         )
         self._blocks.append(Block(data, log_id=LOG_ID, first_sequence=self.head + 1).to_arrow())
         self.head += len(events)

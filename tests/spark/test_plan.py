@@ -11,7 +11,6 @@ from deltalake import write_deltalake
 from pymongo import MongoClient
 
 from penstock.audit.outages import Patience
-from penstock.audit.packing import Place
 from penstock.audit.trail import Trail
 from penstock.audit.writing import Writer
 from penstock.client.flight import LogClient
@@ -236,8 +235,8 @@ def writer_of(trail: Trail, config: AuditPipelineConfig) -> Writer:
     return Writer(trail, "p", patience=patience, collections=config.collections)
 
 
-def marked(place: Place) -> str:
-    return str(Progress(LOG_ID, place.sequence, place.check))
+def marked(sequence: int) -> str:
+    return str(Progress(LOG_ID, sequence, 0))
 
 
 def contents(config: AuditPipelineConfig) -> dict[str, list[dict[str, Any]]]:

@@ -16,7 +16,7 @@ from penstock.subscribe import Coalescing, Criteria, InsertDelete
 from penstock.wire import Block, decode_message
 from tests.seeds import cases
 from tests.subscribe.deltas import documents, updates
-from tests.subscribe.events import LOG_ID, blocks_of, commit, schema, system
+from tests.subscribe.events import blocks_of, commit, schema, system
 from tests.subscribe.windows import (
     ALWAYS,
     START,
@@ -187,8 +187,7 @@ def windows(insert_delete: InsertDelete = "delete") -> st.SearchStrategy[Coalesc
 def marker_at(blocks: Sequence[Block], sequence: int) -> Progress:
     for block in blocks:
         if block.first_sequence <= sequence <= block.last_sequence:
-            check = block.check(sequence - block.first_sequence)
-            return Progress(LOG_ID, sequence, check & 0xFFFFFFFF)
+            return block.place(sequence - block.first_sequence)
     return START
 
 

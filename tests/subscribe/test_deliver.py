@@ -17,7 +17,7 @@ START = Progress(LOG_ID, 0, 0)
 
 
 def marker_of(block: Block, i: int) -> Progress:
-    return Progress(block.log_id, block.first_sequence + i, block.check(i) & 0xFFFFFFFF)
+    return block.place(i)
 
 
 def entries_of(delivery: Delivery) -> list[Entry]:

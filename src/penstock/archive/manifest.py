@@ -17,7 +17,10 @@ class Range(Struct, frozen=True, kw_only=True):
 
     after: int
     after_check: int
-    """The 32-bit check of the entry at `after`; 0 at sequence 0."""
+    """The 32-bit check of the place `after`; 0 at sequence 0."""
+    chained_after: int | None = None
+    """Markers of entries after this one prove what is before their entry too (`wire.layout`);
+    None: those of none do."""
     until: int
     until_check: int
     commits: int

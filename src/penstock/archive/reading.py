@@ -28,7 +28,7 @@ from penstock.errors import (
 )
 from penstock.progress import Progress
 from penstock.subscribe.criteria import Criteria
-from penstock.wire import ARROW_SCHEMA
+from penstock.wire import ARROW_SCHEMA, histories
 
 _U32: Final = (1 << 32) - 1
 _READ_BYTES: Final = 4 << 20
@@ -60,12 +60,21 @@ class Archive:
         return cls(place, found[1])
 
     def check_at(self, sequence: int) -> int | None:
-        """The 32-bit check of the entry; None for what is not in the archive."""
+        """The 32-bit check of the place; None for what is not in the archive."""
         known = self.manifest.check_after(sequence)
         if known is not None or not self.manifest.begin < sequence <= self.manifest.until:
             return known
-        (batch,) = self._rows(sequence - 1, sequence, ("check",))
-        return int(batch.column("check")[0].as_py()) & _U32
+        one = self.manifest.holding(sequence)
+        if one.chained_after is None or sequence <= one.chained_after:
+            (batch,) = self._rows(sequence - 1, sequence, ("check",))
+            return int(batch.column("check")[0].as_py()) & _U32
+        after = one.chained_after
+        check = one.after_check if after == one.after else self.check_at(after)
+        assert check is not None
+        for batch in self._rows(after, sequence, ("check", "commit")):
+            checks, commits = (batch.column(name).to_numpy() for name in ("check", "commit"))
+            check = int(histories(check, checks, commits)[-1])
+        return check
 
     def commit_end(self, *, after: int, target: int) -> int:
         """The last commit end in (after, target], or that of the commit that `after` + 1 begins.
@@ -133,7 +142,7 @@ class Archive:
                 after += batch.num_rows
                 yield batch, after
             return
-        needed = tuple(dict.fromkeys((*names, *NEEDED, "check")))
+        needed = tuple(dict.fromkeys((*names, *NEEDED)))
         for batch in self._rows(after, until, needed):
             chosen = choose(criteria, batch)
             rows: Any = pa.array(chosen.rows, pa.int64())
@@ -144,7 +153,8 @@ class Archive:
                 continue
             sequence = after + chosen.gap + 1
             yield taken, sequence - 1
-            check = int(batch.column("check")[chosen.gap].as_py()) & _U32
+            check = self.check_at(sequence)
+            assert check is not None
             source = batch.column("source")[chosen.gap].as_py()
             raise GapError(
                 after=str(Progress(self.manifest.log_id, sequence, check)),

@@ -199,7 +199,7 @@ class TieredClient(LogClient):
         found = self._at(archive, live, place.sequence)
         if found.check != place.check:
             raise StreamChangedError(
-                f"the entry at sequence {place.sequence} is not the one that it was made for"
+                f"what the log tells up to sequence {place.sequence} is not what it was made for"
             )
         return found
 

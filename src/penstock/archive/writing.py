@@ -10,7 +10,7 @@ dies on the way leaves a file that nothing names, which the next writer removes.
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -39,7 +39,6 @@ SCHEMA_VERSION: Final = 1
 """Of the files: the columns of `wire.ARROW_SCHEMA`."""
 _GROUP_BYTES: Final = 8 << 20
 """Of blocks in a row group: what a reader holds at once."""
-_U32: Final = (1 << 32) - 1
 _RANGES_AT_ONCE: Final = 4
 """So many are counted before they are sealed; a log of many small commits has millions of ends."""
 _ENDS_OF_A_RANGE: Final = 64
@@ -194,7 +193,7 @@ class Archiver:
         found = bounds.trimmed_check
         if until > bounds.trimmed:
             (block,) = self._read(after=until - 1, until=until)
-            found = block.check(block.stop - 1) & _U32
+            found = block.history(block.stop - 1)
         if found != manifest.until_check:
             raise ArchiveForeignError(
                 where,
@@ -296,6 +295,7 @@ class Archiver:
         sealed = Range(
             after=after,
             after_check=manifest.until_check,
+            chained_after=made.chained_after,
             until=until,
             until_check=made.check,
             commits=made.commits,
@@ -320,7 +320,7 @@ class Archiver:
                     verify_checks(block)
                 batch = to_arrow(blocks)
                 writer.write_batch(batch, row_group_size=batch.num_rows)
-                made.add(batch, blocks[-1])
+                made.add(batch, blocks)
 
 
 class _Made:
@@ -329,17 +329,23 @@ class _Made:
     def __init__(self, after: int) -> None:
         self.until = after
         self.check = self.commits = self.head_commit = 0
+        self.chained_after: int | None = None
         self.groups: list[int] = []
         self.first_timestamp = self.last_timestamp = 0
 
-    def add(self, batch: Any, last: Block) -> None:
-        """One row group, whose last block is `last`."""
+    def add(self, batch: Any, blocks: Sequence[Block]) -> None:
+        """One row group, of these blocks."""
+        last = blocks[-1]
+        if self.chained_after is None:
+            first = next((one for one in blocks if one.before is not None), None)
+            if first is not None:
+                self.chained_after = first.first_sequence + first.start - 1
         times = batch.column("timestamp").to_numpy()
         low, high = int(times.min()), int(times.max())
         self.first_timestamp = min(self.first_timestamp, low) if self.groups else low
         self.last_timestamp = max(self.last_timestamp, high) if self.groups else high
         self.until = last.last_sequence
         self.groups.append(self.until)
-        self.check = last.check(last.stop - 1) & _U32
+        self.check = last.history(last.stop - 1)
         self.head_commit = last.last_commit
         self.commits += int(batch.column("ends_commit").true_count)

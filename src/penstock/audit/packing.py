@@ -54,18 +54,12 @@ class Tally(NamedTuple):
     digest: int = 0
 
 
-class Place(NamedTuple):
-    """An entry of the log, by which a marker is made."""
-
-    sequence: int
-    check: int
-
-
 class Whole(NamedTuple):
     """Whole commits that are written together; without entries, the place alone moves on."""
 
     entries: list[Entry]
-    until: Place
+    until: int
+    """The log's last entry of them."""
 
 
 class Part(NamedTuple):
@@ -77,7 +71,8 @@ class Part(NamedTuple):
 class Ended(NamedTuple):
     """The commit whose parts came before is whole."""
 
-    until: Place
+    until: int
+    """The log's last entry of them."""
 
 
 Step = Whole | Part | Ended
@@ -161,7 +156,7 @@ class Packer:
         self._rows = 0
         self._digest = 0
         self._parts = False
-        self._until: Place | None = None
+        self._until: int | None = None
         """Where the last commit that ended ends."""
 
     def add(self, entry: Entry) -> Iterator[Step]:
@@ -220,7 +215,7 @@ class Packer:
         last = self._last
         assert last is not None
         self._prove(last)
-        here = Place(last.sequence, last.check)
+        here = last.sequence
         if self._parts:
             if self._open:
                 yield Part(self._open)

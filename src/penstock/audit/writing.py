@@ -27,7 +27,7 @@ from penstock.audit.batches import Batch, batch_of, says_the_same
 from penstock.audit.bringing import bring_parts, only_duplicates, part_id, part_of, put_parts
 from penstock.audit.heads import place_of, refuse_others, unmoved
 from penstock.audit.outages import Patience
-from penstock.audit.packing import Entry, Parts, Place, Step, Wholes, strides
+from penstock.audit.packing import Entry, Parts, Step, Wholes, strides
 from penstock.audit.records import ID_KEY_BYTES
 from penstock.audit.sealing import OTHER_KEY, USE_ITS_KEY, Call, key_fits
 from penstock.audit.trail import Document, Head, Staged, Trail, document_of_head
@@ -201,8 +201,8 @@ class Writer:
 
     # --- what the packer says -----------------------------------------------------------------
 
-    def write(self, steps: Iterable[Step], *, marker: Callable[[Place], str]) -> None:
-        """Do what the steps say, in order; `marker` gives the marker of a place in the log.
+    def write(self, steps: Iterable[Step], *, marker: Callable[[int], str]) -> None:
+        """Do what the steps say, in order; `marker` gives the marker of an entry of the log.
 
         Batches become visible together, up to `transaction_events` and `batch_bytes`, or one.
         Raises AuditError, StoppedError, and what `steps` raises; what was written before stands.

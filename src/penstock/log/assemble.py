@@ -16,6 +16,8 @@ from penstock.wire import (
     Encoded,
     EncodedCommits,
     build_block,
+    histories,
+    history_after,
     joined,
     places_of,
     summaries_of,
@@ -38,7 +40,7 @@ class Head(NamedTuple):
     sequence: int
     commit: int
     check: int
-    """32 bits of the entry's content hash."""
+    """That its marker has: the sum (see `wire.layout`) behind it."""
 
 
 class Packed(NamedTuple):
@@ -76,7 +78,7 @@ def pack_commits(
     rows = [count for commits in given for count in commits.rows]
     summaries, places = summaries_of(events, rows), places_of(rows)
     packed: list[Packed] = []
-    start = 0
+    start, check = 0, after.check
     for stop in (*block_ends(events), len(events)):
         if stop == start:
             continue
@@ -87,10 +89,12 @@ def pack_commits(
             summaries[first : last + 1],
             first_commit=after.commit + 1 + first,
             ingested_at=ingested_at,
+            before=check,
         )
         packed.append(Packed(after.sequence + stop, stop - start, data))
+        commits = places["commit"][start:stop].astype(np.int64) + after.commit + 1
+        check = int(histories(check, events.checks[start:stop], commits)[-1])
         start = stop
-    check = int(events.checks[-1]) & _U32
     return packed, Head(after.sequence + len(events), after.commit + len(rows), check)
 
 
@@ -116,8 +120,9 @@ _UNKNOWN = np.zeros(1, COMMIT)
 """A staged block cannot know its commit's rows and digest; its pointer does."""
 
 
-def _staged_block(events: Encoded, *, rows: int, ends: bool) -> Packed:
-    """A block of a staged commit that has `rows` before; `ends` says whether these are its last."""
+def _staged_block(events: Encoded, *, rows: int, digest: int, ends: bool) -> Packed:
+    """A block of a staged commit that has `rows` of `digest` before; `ends` says whether these are
+    its last."""
     count = len(events)
     if rows + count > _U32:
         raise LogError(
@@ -127,8 +132,17 @@ def _staged_block(events: Encoded, *, rows: int, ends: bool) -> Packed:
     places = places_of([count])
     places["ordinal"] += rows
     places["ends"][-1] = ends
-    data = build_block(events, places, _UNKNOWN, first_commit=0, ingested_at=0)
+    data = build_block(events, places, _UNKNOWN, first_commit=0, ingested_at=0, before=digest)
     return Packed(rows + count, count, data)
+
+
+def _digest(events: Encoded) -> int:
+    return int(events.checks.sum(dtype=np.uint64))
+
+
+def _digest_before(staging: Staging) -> int:
+    """The digest of the rows in finished blocks."""
+    return (staging.digest - _digest(staging.held)) & _U64
 
 
 def stage(staging: Staging, part: EncodedCommits) -> tuple[list[Packed], Staging]:
@@ -137,11 +151,13 @@ def stage(staging: Staging, part: EncodedCommits) -> tuple[list[Packed], Staging
         return [], staging
     events = joined([staging.held, part.events])
     packed: list[Packed] = []
-    start, rows = 0, staging.rows
+    start, rows, digest = 0, staging.rows, _digest_before(staging)
     for stop in block_ends(events):
         if stop == len(events):
             break
-        packed.append(_staged_block(events.cut(start, stop), rows=rows, ends=False))
+        full = events.cut(start, stop)
+        packed.append(_staged_block(full, rows=rows, digest=digest, ends=False))
+        digest = (digest + _digest(full)) & _U64
         start, rows = stop, rows + stop - start
     return packed, Staging(
         extent=staging.extent,
@@ -160,18 +176,24 @@ class Finished(NamedTuple):
     block: Packed
     """The last one."""
     summary: CommitSummary
-    check: int
-    """32 bits of the last entry's content hash."""
     bytes: int
+
+    def head(self, after: Head) -> Head:
+        """The new head, once it follows `after`."""
+        rows, digest = self.summary
+        commit = after.commit + 1
+        check = history_after(after.check, commit=commit, digest=digest)
+        return Head(after.sequence + rows, commit, check)
 
 
 def finish(staging: Staging) -> Finished:
     """Close a staging that has rows: its last block, and what proves the commit complete."""
-    block = _staged_block(staging.held, rows=staging.rows, ends=True)
+    block = _staged_block(
+        staging.held, rows=staging.rows, digest=_digest_before(staging), ends=True
+    )
     return Finished(
         block=block,
         summary=CommitSummary(block.last, staging.digest),
-        check=int(staging.held.checks[-1]) & _U32,
         bytes=staging.bytes + len(block.data),
     )
 

@@ -165,9 +165,10 @@ class Applied:
         key = row_key(staging.extent, done.block.last, done.block.rows)
         self.txn.put(key, done.block.data, db=self.env[EXTENTS])
         self.txn.put(row_key(staging.extent, 0, 0), b"", db=self.env[EXTENTS])
-        rows = done.summary.rows
-        head = Head(draft.state.head + rows, draft.state.head_commit + 1, done.check)
+        rows, before = done.summary.rows, draft.head()
+        head = done.head(before)
         pointer = Pointer(
+            before=before.check,
             extent=staging.extent,
             rows=rows,
             digest=done.summary.digest,

@@ -8,7 +8,7 @@
 
 Keys are big-endian, so that `set_range(after + 1)` lands on the block that holds the entry, and
 the rows in the key say where a block begins without reading it. A value of `entries` that starts
-with POINTER is a pointer; any other is a block, whose first byte is its layout version.
+with one of POINTERS is a pointer; any other is a block, whose first byte is its layout version.
 """
 
 import struct
@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from penstock.ports import Ancestor, Bounds, SourceState
-from penstock.wire import CommitSummary
+from penstock.wire import CommitSummary, Extent
 
 FORMAT: Final = 1
 META: Final = b"meta"
@@ -33,8 +33,10 @@ ANCESTORS_KEY: Final = b"ancestors"
 BASE_KEY: Final = b"base"
 RESTORED_KEY: Final = b"restored"
 
-POINTER: Final = 0xFF
-_POINTER = struct.Struct("<B7xQQQQqQ")
+POINTER: Final = 0xFE
+POINTERS: Final = (POINTER, 0xFF)
+"""The second is one whose blocks are not chained, so that it knows nothing of what is before."""
+_POINTER = struct.Struct("<B3xIQQQQqQ")
 _STATE = struct.Struct("<QQQQQ")
 _ENTRY_KEY = struct.Struct(">QI")
 _ROW_KEY = struct.Struct(">QQI")
@@ -124,6 +126,8 @@ def state_of(value: bytes) -> State:
 class Pointer(NamedTuple):
     """A published extent: one commit, standing in the log at its last sequence."""
 
+    before: int
+    """The sum (see `wire.layout`) behind the commit before; 0 where blocks are not chained."""
     extent: int
     rows: int
     digest: int
@@ -135,13 +139,15 @@ class Pointer(NamedTuple):
         return _POINTER.pack(POINTER, *self)
 
     @property
-    def summary(self) -> CommitSummary:
-        return CommitSummary(self.rows, self.digest)
+    def facts(self) -> Extent:
+        """What its blocks do not know."""
+        summary = CommitSummary(self.rows, self.digest)
+        return Extent(self.commit, summary, self.ingested_at, self.before)
 
 
 def pointer_of(value: bytes) -> Pointer | None:
     """The pointer, or None when the value is a block."""
-    return Pointer(*_POINTER.unpack(value)[1:]) if value[0] == POINTER else None
+    return Pointer(*_POINTER.unpack(value)[1:]) if value[0] in POINTERS else None
 
 
 _decode_source = msgspec.json.Decoder(SourceState).decode

@@ -107,6 +107,8 @@ class _Walk:
         self.entries = self.commits = self.blocks = self.bytes = 0
         self.problems: list[str] = []
         self._after: int | None = None
+        self._check = 0
+        """That of the place `_after`."""
         self._commit: _Commit | None = None
 
     def problem(self, what: str) -> None:
@@ -119,7 +121,8 @@ class _Walk:
             snapshot = Snapshot(txn, env, BlockCache(0))
             state = snapshot.state
             if self._after is None or self._after < state.trimmed:
-                self._after, self._commit = state.trimmed, None
+                self._after, self._check = state.trimmed, state.trimmed_check
+                self._commit = None
             size = 0
             for block in snapshot.blocks(self._after):
                 self._add(block.narrow(after=self._after))
@@ -136,6 +139,8 @@ class _Walk:
                     f"the log says that it ends with commit {state.head_commit}, but its last "
                     f"entry is of commit {last}"
                 )
+            if self._check != state.head_check:
+                self.problem(f"the check at the head, {state.head}, is not that of its entries")
             return False
 
     def _add(self, block: Block) -> None:
@@ -148,6 +153,13 @@ class _Walk:
             self.problem(str(error))
         for part in _parts(block):
             self._add_part(part)
+        first, before = block.start, block.before
+        if before is not None and (block.history(first - 1) if first else before) != self._check:
+            self.problem(
+                f"entry {block.first_sequence + first} does not follow the entries before it: "
+                f"their check is another one"
+            )
+        self._check = block.history(block.stop - 1)
 
     def _add_part(self, part: "_Commit") -> None:
         """The part of a commit that one block holds, against the parts before it."""

@@ -20,7 +20,7 @@ from penstock.log.retention import Holdings, Old, due, ends
 from penstock.log.view import Reads, View
 from penstock.ports import Above, Ancestor, Bounds, Hold, SourceState
 from penstock.wake import Bell
-from penstock.wire import Block, EncodedCommits
+from penstock.wire import Block, EncodedCommits, Extent
 
 
 class _Staged(NamedTuple):
@@ -303,9 +303,9 @@ def _staged(staged: _Staged, part: EncodedCommits) -> _Staged:
 def _published(staged: _Staged, head: Head, log_id: int, now: int) -> tuple[list[Block], Head]:
     done = finish(staged.staging)
     last = (done.block.last - done.block.rows + 1, done.block.data)
-    extent = (head.commit + 1, done.summary, now)
+    extent = Extent(head.commit + 1, done.summary, now, head.check)
     blocks = [
         Block(data, log_id=log_id, first_sequence=head.sequence + row, extent=extent)
         for row, data in (*staged.blocks, last)
     ]
-    return blocks, Head(head.sequence + done.summary.rows, head.commit + 1, done.check)
+    return blocks, done.head(head)

@@ -148,7 +148,7 @@ class Snapshot(View):
             )
 
     def _decoded(self, value: bytes, place: Place, pointer: Pointer | None = None) -> Block:
-        extent = pointer and (pointer.commit, pointer.summary, pointer.ingested_at)
+        extent = pointer.facts if pointer is not None else None
         block = Block(value, log_id=self.log_id, first_sequence=place.first, extent=extent)
         return self._cache.put(place.last, block)
 

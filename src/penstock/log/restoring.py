@@ -42,7 +42,7 @@ from penstock.log.layout import (
     pack_u64,
 )
 from penstock.log.maintenance import TellEntries
-from penstock.log.repacking import repacked
+from penstock.log.repacking import Repacking
 
 _TRANSACTION_BYTES: Final = 32 << 20
 _BATCH_ROWS: Final = 20_000
@@ -198,11 +198,9 @@ def _put(env: Env, blocks: list[Packed]) -> None:
 
 def _blocks(archive: Archive, one: Range, found: set[str]) -> Iterator[Packed]:
     """The entries of a range as blocks; adds their sources to `found`, where none stood yet."""
-    after = one.after
+    repacking = Repacking(archive, one.after)
     for batch in archive.whole(one):
         if one.until > archive.manifest.standing.sequence:
             found.update(str(name) for name in batch.column("source").unique().to_pylist())
         for at in range(0, batch.num_rows, _BATCH_ROWS):
-            rows = batch.slice(at, _BATCH_ROWS)
-            yield from repacked(archive, one, rows, after)
-            after += rows.num_rows
+            yield from repacking.add(one, batch.slice(at, _BATCH_ROWS))

@@ -51,7 +51,7 @@ def ends(block: Block, *, trimmed: int, gone: int, bytes_: int) -> Iterator[Old]
         sequence = block.first_sequence + i
         if sequence > trimmed:
             whole = bytes_ if sequence == block.last_sequence else 0
-            yield Old(sequence, block.check(i) & 0xFFFFFFFF, block.ingested_at, gone + whole)
+            yield Old(sequence, block.history(i), block.ingested_at, gone + whole)
 
 
 def due(

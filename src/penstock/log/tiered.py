@@ -171,22 +171,21 @@ def _calm(
 
 def _blocks(archive: "Archive", log_id: int, after: int, until: int, bytes_max: int) -> list[Block]:
     """Blocks that cover (after, until], or its beginning, of about `bytes_max` bytes."""
-    from penstock.log.repacking import repacked
+    from penstock.log.repacking import Repacking
 
     found: list[Block] = []
     size = 0
+    repacking = Repacking(archive, after)
     rows = archive.batches(
         after=after, until=until, columns=ARROW_SCHEMA.names, criteria=_EVERYTHING
     )
     for batch, _ in rows:
-        one = archive.manifest.holding(after + 1)
+        one = archive.manifest.holding(repacking.after + 1)
         for at in range(0, batch.num_rows, _ROWS):
-            part = batch.slice(at, _ROWS)
-            for packed in repacked(archive, one, part, after):
+            for packed in repacking.add(one, batch.slice(at, _ROWS)):
                 first = packed.last - packed.rows + 1
                 found.append(Block(packed.data, log_id=log_id, first_sequence=first))
                 size += len(packed.data)
-            after += part.num_rows
             if size >= bytes_max:
                 return found
     return found

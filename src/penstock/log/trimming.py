@@ -196,8 +196,8 @@ class Trimmer:
         with txn.cursor(self._env[EXTENTS]) as cursor:
             cursor.set_range(row_key(pointer.extent, row, 0))
             rows = rows_of(cursor.key())
-            block = Block(cursor.value(), log_id=0, first_sequence=rows.first)
-            return block.check(row - rows.first) & 0xFFFFFFFF
+            block = Block(cursor.value(), log_id=0, first_sequence=rows.first, extent=pointer.facts)
+            return block.history(row - rows.first)
 
     def _check_at(self, txn: Transaction, sequence: int) -> int:
         with txn.cursor(self._env[ENTRIES]) as cursor:
@@ -207,7 +207,7 @@ class Trimmer:
         if pointer is not None:
             return self._row_check(txn, pointer, sequence - place.first + 1)
         block = Block(value, log_id=0, first_sequence=place.first)
-        return block.check(sequence - place.first) & 0xFFFFFFFF
+        return block.history(sequence - place.first)
 
     # --- removing pages -------------------------------------------------------------------------
 

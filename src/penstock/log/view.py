@@ -69,7 +69,7 @@ class View(ABC):
         if not state.trimmed < sequence < state.head:
             return None
         block = self.block_at(sequence)
-        return block.check(sequence - block.first_sequence) & 0xFFFFFFFF
+        return block.history(sequence - block.first_sequence)
 
     def commit_span(self, sequence: int) -> Place:
         """The first and the last entry of the commit that the entry belongs to."""

@@ -34,7 +34,7 @@ def rows_to_arrow(rows: Sequence[CurrentRow], columns: Sequence[str]) -> pa.Reco
     # A block of its own, so that the columns are made as those of the log are.
     events, counts = encode(rows), [len(rows)]
     places, summaries = places_of(counts), summaries_of(events, counts)
-    data = build_block(events, places, summaries, first_commit=1, ingested_at=0)
+    data = build_block(events, places, summaries, first_commit=1, ingested_at=0, before=0)
     block = Block(data, log_id=0, first_sequence=1)
     batch = to_arrow((block,), [name for name in columns if name not in _OF_ENTRIES])
     arrays = dict(zip(batch.schema.names, batch.columns, strict=True))

@@ -23,7 +23,7 @@ import structlog
 from penstock.archive.opening import log_client
 from penstock.audit.entries import entry_of, said_range
 from penstock.audit.outages import Patience, StoppedError
-from penstock.audit.packing import Entry, Packer, Place, Step, Tally
+from penstock.audit.packing import Entry, Packer, Step, Tally
 from penstock.audit.records import COLUMNS
 from penstock.audit.trail import Trail
 from penstock.audit.writing import Writer
@@ -141,6 +141,10 @@ class AuditTarget:
         assert writer is not None
         assert after is not None
         before, read = writer.written, _Read()
+
+        def marker(sequence: int) -> str:
+            return str(self._log.marker(log_id=until.log_id, sequence=sequence))
+
         tallies = tallies_of(
             self._log,
             after=after,
@@ -150,7 +154,7 @@ class AuditTarget:
         )
         steps = self._steps(batch, tallies, read)
         try:
-            writer.write(steps, marker=lambda place: _marker(until.log_id, place))
+            writer.write(steps, marker=marker)
             writer.save(str(until))
         except StoppedError:
             raise TargetStoppedError from None
@@ -285,10 +289,6 @@ def decide_start(
         )
     held = whole()
     return Progress(held.log_id, held.trimmed, held.trimmed_check)
-
-
-def _marker(log_id: int, place: Place) -> str:
-    return str(Progress(log_id, place.sequence, place.check & 0xFFFFFFFF))
 
 
 # --- workers ------------------------------------------------------------------------------------

@@ -28,7 +28,7 @@ import threading
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from msgspec import structs
 
@@ -54,6 +54,10 @@ _QUIET_SECONDS: Final = 10.0
 """How often the place moves on while nothing is applied: it needs to only before retention."""
 
 
+class Marker(Protocol):
+    def __call__(self, *, log_id: int, sequence: int) -> Progress: ...
+
+
 class ReplicaTarget:
     """The tables of a pipeline, and its place beside them."""
 
@@ -65,13 +69,16 @@ class ReplicaTarget:
         config: ReplicatePipelineConfig,
         *,
         stopping: threading.Event,
+        marker: Marker,
         destination: Destination | None = None,
     ) -> None:
-        """`destination`: another than the one that is configured. Raises ConfigError."""
+        """`marker` asks the log for that of one of its entries; `destination` is another than the
+        one that is configured. Raises ConfigError."""
         self._pipeline = pipeline
         self._config = config
         self._destination = destination or destination_of(pipeline, config)
         self._patience = ReplicaPatience(pipeline, config, self._destination, stopping=stopping)
+        self._marker = marker
         self._place: Place | None = None
         self._unsaved: Place | None = None
         """A place that is further on, with nothing to write on the way."""
@@ -110,8 +117,9 @@ class ReplicaTarget:
         if steps.stop is not None:
             # Collected anew: what the rest of its commit came to has replaced what was before.
             before = before_commit(batch, steps.stop.sequence)
-            last = _last_of(before, until.log_id)
-            if last is not None and last.sequence > place.progress.sequence:
+            sequence = _last_of(before)
+            if sequence > place.progress.sequence:
+                last = self._marker(log_id=until.log_id, sequence=sequence)
                 whole = self._steps(self._collected(before, place), place)
                 noted = refused_of(refused, after=place.progress.sequence, until=last.sequence)
                 self._write([*whole.steps, *noted], place, last, before)
@@ -240,10 +248,10 @@ def _decided(
     )
 
 
-def _last_of(batch: "DataFrame", log_id: int) -> Progress | None:
-    """The place of a batch's last entry; None for an empty one."""
-    found = batch.select("sequence", "check").orderBy("sequence", ascending=False).first()
-    return None if found is None else Progress(log_id, found[0], found[1] & 0xFFFFFFFF)
+def _last_of(batch: "DataFrame") -> int:
+    """The sequence of a batch's last entry; 0 for an empty one."""
+    found = batch.select("sequence").orderBy("sequence", ascending=False).first()
+    return 0 if found is None else int(found[0])
 
 
 def _has_rest_of_commit(batch: "DataFrame", after: int) -> bool:

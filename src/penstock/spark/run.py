@@ -13,7 +13,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Generator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -183,7 +183,11 @@ def _target_of(
     if config.to == "replicate":
         from penstock.spark.replicate import ReplicaTarget
 
-        return ReplicaTarget(name, config, stopping=stopping)
+        def marker(*, log_id: int, sequence: int) -> Progress:
+            with closing(log_client(endpoint, archive=archive, credentials=credentials)) as log:
+                return log.marker(log_id=log_id, sequence=sequence)
+
+        return ReplicaTarget(name, config, stopping=stopping, marker=marker)
     if config.to == "view":
         from penstock.spark.views import ViewTarget
 

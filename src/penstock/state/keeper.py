@@ -240,7 +240,7 @@ class StateKeeper:
             applied = structs.replace(
                 applied,
                 sequence=last.last_sequence,
-                check=last.check(i) & 0xFFFFFFFF,
+                check=last.history(i),
                 ends_commit=last.ends_commit(i),
                 next_number=self._facts.next_number,
                 renames_since=self._facts.renames_since,

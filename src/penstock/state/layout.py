@@ -45,7 +45,7 @@ class Applied(Struct, frozen=True, kw_only=True, array_like=True):
     log_id: int
     sequence: int
     check: int
-    """The 32-bit check of the entry there."""
+    """The 32-bit check of the place."""
     ends_commit: bool
     """False within a commit too large for one write: no reading begins there."""
     next_number: int

@@ -49,7 +49,7 @@ async def end_of(log: LogReader, commit: int) -> Progress:
             raise TrimmedError(oldest=str(oldest(bounds)))
         return Progress(bounds.log_id, bounds.trimmed, bounds.trimmed_check)
     block = await entry_at(log, first - 1)
-    return Progress(bounds.log_id, first - 1, block.check(block.start) & 0xFFFFFFFF)
+    return block.place(block.start)
 
 
 async def commit_of(log: LogReader, sequence: int) -> int:

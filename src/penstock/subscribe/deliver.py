@@ -138,7 +138,7 @@ def deliver(subscription: Subscription, blocks: Sequence[Block]) -> Delivery:
             leaving.update(block.first_sequence + i for i in selection.leaving)
         if selection.gap is not None:
             if selection.gap > block.start:
-                progress = _progress_of(block, selection.gap - 1)
+                progress = block.place(selection.gap - 1)
             gap = _gap_error(block, selection.gap)
             return Delivery(
                 slices=tuple(slices),
@@ -147,17 +147,13 @@ def deliver(subscription: Subscription, blocks: Sequence[Block]) -> Delivery:
                 leaving=frozenset(leaving),
                 scope=subscription.criteria.scope,
             )
-        progress = _progress_of(block, block.stop - 1)
+        progress = block.place(block.stop - 1)
     return Delivery(
         slices=tuple(slices),
         progress=progress,
         leaving=frozenset(leaving),
         scope=subscription.criteria.scope,
     )
-
-
-def _progress_of(block: Block, i: int) -> Progress:
-    return Progress(block.log_id, block.first_sequence + i, block.check(i) & 0xFFFFFFFF)
 
 
 def _gap_error(block: Block, i: int) -> GapError:

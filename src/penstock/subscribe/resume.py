@@ -12,8 +12,8 @@ def resume(marker: Progress | None, *, bounds: Bounds, check: int | None) -> Pro
     that follows it is here, and so does one of a log that this one goes on from, as far as the two
     agree. If that one is gone, a marker within what was published of it resumes at this log's base,
     before the gaps that say what is missing. Raises StreamChangedError (another log, or another
-    entry at that place), GapError (beyond what was published of a log that is gone), AheadError
-    (beyond the head) or TrimmedError (with the oldest marker that resumes).
+    history up to that place), GapError (beyond what was published of a log that is gone),
+    AheadError (beyond the head) or TrimmedError (with the oldest marker that resumes).
     """
     if marker is None:
         return Progress(bounds.log_id, bounds.head, bounds.head_check)
@@ -26,7 +26,7 @@ def resume(marker: Progress | None, *, bounds: Bounds, check: int | None) -> Pro
         raise TrimmedError(oldest=str(oldest(bounds)))
     if marker.check != check:
         raise StreamChangedError(
-            f"the entry at sequence {marker.sequence} is not the one that it was made for"
+            f"what the log tells up to sequence {marker.sequence} is not what it was made for"
         )
     return Progress(bounds.log_id, marker.sequence, check)
 

@@ -19,7 +19,7 @@ This package is the only place that knows the layout.
 """
 
 from penstock.wire.arrow import ARROW_SCHEMA, to_arrow
-from penstock.wire.block import Block, Outline
+from penstock.wire.block import Block, Extent, Outline
 from penstock.wire.build import CommitSummary, build_block, places_of, summaries_of
 from penstock.wire.encode import (
     NOTHING,
@@ -32,7 +32,15 @@ from penstock.wire.encode import (
     joined,
     key_hash,
 )
-from penstock.wire.layout import BLOCK_BYTES, COMMIT, OPERATION_CODES, PLACE, Stream
+from penstock.wire.layout import (
+    BLOCK_BYTES,
+    COMMIT,
+    OPERATION_CODES,
+    PLACE,
+    Stream,
+    histories,
+    history_after,
+)
 from penstock.wire.messages import (
     as_delete,
     batch_message,
@@ -72,6 +80,7 @@ __all__ = [
     "Encoded",
     "EncodedCommits",
     "EncodedEvent",
+    "Extent",
     "Mask",
     "Outline",
     "Stream",
@@ -86,6 +95,8 @@ __all__ = [
     "entry_of",
     "events_of_batch",
     "heartbeat_message",
+    "histories",
+    "history_after",
     "id_shown",
     "joined",
     "key_hash",

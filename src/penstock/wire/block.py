@@ -17,6 +17,7 @@ from penstock.progress import Progress
 from penstock.wire.arrow import to_arrow
 from penstock.wire.build import CommitSummary
 from penstock.wire.layout import (
+    BEFORE,
     CELLS,
     COMMIT,
     COMMIT_PACK,
@@ -30,7 +31,10 @@ from penstock.wire.layout import (
     LAYOUT_VERSION,
     PLACE,
     PLACE_PACK,
+    UNCHAINED,
     Stream,
+    histories,
+    history_after,
     tables_check,
     tag,
     text_field,
@@ -38,6 +42,16 @@ from penstock.wire.layout import (
 )
 from penstock.wire.messages import decode_message, plain_numbers
 from penstock.wire.verify import verify
+
+
+class Extent(NamedTuple):
+    """What a block of a staged commit does not know of it."""
+
+    commit: int
+    summary: CommitSummary
+    ingested_at: int
+    before: int
+    """The sum (see `wire.layout`) behind the commit before; of no meaning for layout UNCHAINED."""
 
 
 class Outline(NamedTuple):
@@ -77,20 +91,22 @@ class Block:
         *,
         log_id: int,
         first_sequence: int,
-        extent: tuple[int, CommitSummary, int] | None = None,
+        extent: Extent | None = None,
     ) -> None:
-        """`first_sequence` is that of entry 0. `extent` = (commit, summary, ingest time) for a
-        block of a staged commit, whose own header knows none of them.
+        """`first_sequence` is that of entry 0. `extent` says what the header of a block of a staged
+        commit does not.
 
         Raises LogFormatError for a newer layout, LogCorruptError when the block is cut short or
         its header or tables were altered. Altered documents are found by `verify`.
         """
-        if data[:1] != _VERSION:
+        if data[:1] not in _VERSIONS:
             raise _unreadable(data, first_sequence)
         try:
-            _, count, commits, stream_bytes, payload_bytes, first_commit, ingested_at, check = (
+            version, count, commits, stream_bytes, payload_bytes, first_commit, taken, check = (
                 HEADER.unpack_from(data)
             )
+            chained = version != UNCHAINED
+            before = BEFORE.unpack_from(data, HEADER.size)[0] if chained else None
         except struct.error:
             raise _unreadable(data, first_sequence) from None
         self.data = data
@@ -100,9 +116,11 @@ class Block:
         self.stop: int = count
         self._count: int = count
         self.first_commit: int = first_commit
-        self.ingested_at: int = ingested_at
-        self._extent = None if extent is None else extent[1]
-        self._commits_at = HEADER.size
+        self.ingested_at: int = taken
+        self._extent = None if extent is None else extent.summary
+        self.before: int | None = before
+        """The sum (see `wire.layout`) before entry 0; None for layout UNCHAINED."""
+        self._commits_at = HEADER.size + (BEFORE.size if chained else 0)
         self._places_at = self._commits_at + COMMIT_PACK.size * commits
         self._index_at = self._places_at + PLACE_PACK.size * count
         self._streams_at = self._index_at + INDEX_PACK.size * count
@@ -113,7 +131,9 @@ class Block:
         ):
             raise _unreadable(data, first_sequence)
         if extent is not None:
-            self.first_commit, _, self.ingested_at = extent
+            self.first_commit, self.ingested_at = extent.commit, extent.ingested_at
+            if before is not None:
+                self.before = history_after(extent.before, commit=extent.commit, digest=before)
 
     def narrow(self, *, after: int, until: int | None = None) -> "Block":
         """This block with only the entries in (`after`, `until`]."""
@@ -231,9 +251,30 @@ class Block:
     def timestamp(self, i: int) -> int:
         return int(self.index["timestamp"][i])
 
+    @cached_property
+    def _histories(self) -> list[int]:
+        """Per entry of the whole block, the check that its marker has."""
+        own = self.index["check"]
+        if self.before is not None:
+            commits = self.places["commit"].astype(np.int64) + self.first_commit
+            own = histories(self.before, own, commits)
+        found: list[int] = own.astype(np.uint32).tolist()
+        return found
+
+    def history(self, i: int) -> int:
+        """The check that the marker of entry `i` has: 32 bits of all that the log tells up to it.
+
+        Of the entry alone, where the block is of layout UNCHAINED.
+        """
+        return self._histories[i]
+
+    def place(self, i: int) -> Progress:
+        """The place behind entry `i`, in view or not."""
+        return Progress(self.log_id, self.first_sequence + i, self.history(i))
+
     def progress(self, i: int) -> str:
         """The marker to save once entry `i` is processed."""
-        return str(Progress(self.log_id, self.first_sequence + i, self.check(i) & 0xFFFFFFFF))
+        return str(self.place(i))
 
     def cell(self, i: int, name: str) -> bytes:
         """The bytes of the variable field `name` (one of layout.CELLS); empty if it is absent."""
@@ -280,13 +321,14 @@ class Block:
         data, payload, first = self.data, self.payload, self.first_sequence
         places_at, place_bytes = self._places_at, PLACE_PACK.size
         index_at, index_bytes = self._index_at, INDEX_PACK.size
-        place, head, marker_tail = PLACE_PACK.unpack_from, _MARKER_HEAD.unpack_from, _MARKER.pack
+        place, length_of, tail = PLACE_PACK.unpack_from, _LENGTH.unpack_from, _MARKER.pack
+        checks = self._histories
         marker = _marker_field(self.log_id)
         ingested = _INGESTED_AT + varint(self.ingested_at) + _ORDINAL
         current, shared = -1, b""
         for i in entries:
             start, number, ordinal, _, ends = place(data, places_at + i * place_bytes)
-            check, length = head(data, index_at + i * index_bytes)
+            (length,) = length_of(data, index_at + i * index_bytes)
             if number != current:
                 current, shared = number, self._commit_fields(number) + ingested
             start += payload
@@ -300,7 +342,7 @@ class Block:
                     _SEQUENCE,
                     varint(sequence),
                     marker,
-                    b2a_base64(marker_tail(sequence, check), newline=False).translate(_URL_SAFE),
+                    b2a_base64(tail(sequence, checks[i]), newline=False).translate(_URL_SAFE),
                 )
             )
 
@@ -377,7 +419,7 @@ class Block:
         return to_arrow((self,), selected=None if selected is None else (selected,))
 
 
-_VERSION = bytes((LAYOUT_VERSION,))
+_VERSIONS = frozenset(bytes((version,)) for version in (UNCHAINED, LAYOUT_VERSION))
 _COMMIT = tag(13, 0)
 _COMMIT_ROWS = tag(15, 0)
 _COMMIT_DIGEST = tag(28, 1)
@@ -394,8 +436,8 @@ _CELLS_AT = {  # the last field of INDEX
 # A marker is the base64 of version, log id, sequence and check. The first two are 9 bytes, which is
 # 12 whole characters, so they are written once, and the other 12 bytes for each entry.
 _MARKER = struct.Struct(">QI")
-_MARKER_HEAD = struct.Struct("<I4xI")
-"""The low 32 bits of an entry's check, which the marker has, and its length: see INDEX."""
+_LENGTH = struct.Struct("<8xI")
+"""The length of an entry: see INDEX."""
 _URL_SAFE = bytes.maketrans(b"+/", b"-_")
 
 
@@ -413,10 +455,10 @@ def _streams(table: bytes) -> list[Stream]:
 
 def _unreadable(data: bytes, first_sequence: int) -> LogFormatError | LogCorruptError:
     """Why `data` is no block of this version."""
-    if data and data[0] not in {0, LAYOUT_VERSION}:
+    if data and data[:1] != b"\0" and data[:1] not in _VERSIONS:
         return LogFormatError(
-            f"the block at {first_sequence} has layout {data[0]}; this Penstock reads "
-            f"{LAYOUT_VERSION}. Nothing was changed; use the version that wrote it."
+            f"the block at {first_sequence} has layout {data[0]}; this Penstock reads {UNCHAINED} "
+            f"and {LAYOUT_VERSION}. Nothing was changed; use the version that wrote it."
         )
     return LogCorruptError(
         f"the block at {first_sequence} is damaged: its header, tables or length are not what was "

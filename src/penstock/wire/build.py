@@ -9,11 +9,13 @@ from numpy.typing import NDArray
 
 from penstock.wire.encode import Encoded
 from penstock.wire.layout import (
+    BEFORE,
     COMMIT,
     HEADER,
     HEADER_CHECKED,
     LAYOUT_VERSION,
     PLACE,
+    UNCHAINED,
     tables_check,
 )
 
@@ -60,11 +62,13 @@ def build_block(
     *,
     first_commit: int,
     ingested_at: int,
+    before: int | None,
 ) -> bytes:
     """One block of consecutive entries, `places` (PLACE) saying where each stands in its commit.
 
     `commits` (COMMIT) are the summaries of the commits they belong to, in order. The number of the
-    first is `first_commit`; those in `places` may be counted from any.
+    first is `first_commit`; those in `places` may be counted from any. `before` is the sum that
+    stands in BEFORE; None: the markers of the entries prove nothing before them.
     """
     distinct = list(dict.fromkeys(events.streams))
     numbers = {stream: number for number, stream in enumerate(distinct)}
@@ -76,9 +80,12 @@ def build_block(
     table["stream"] = [numbers[stream] for stream in events.streams] if len(distinct) > 1 else 0
     table["ends"] = places["ends"]
     stream_table = msgspec.json.encode(distinct)
-    tables = b"".join((commits.tobytes(), table.tobytes(), events.index.tobytes(), stream_table))
+    history = b"" if before is None else BEFORE.pack(before)
+    tables = b"".join(
+        (history, commits.tobytes(), table.tobytes(), events.index.tobytes(), stream_table)
+    )
     head = HEADER.pack(
-        LAYOUT_VERSION,
+        UNCHAINED if before is None else LAYOUT_VERSION,
         len(places),
         len(commits),
         len(stream_table),

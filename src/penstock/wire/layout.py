@@ -1,6 +1,7 @@
 """What lies where in a block, and the pieces of protobuf's encoding that we write by hand.
 
     header   version, counts, section lengths, first commit, ingest time, check  (HEADER)
+    before   what is before the block                                            (BEFORE)
     commits  rows and digest of each commit that the block touches               (COMMIT)
     places   per entry: start, commit, ordinal, stream, whether it ends a commit (PLACE)
     index    per entry: hashes, times, operation, and where each cell lies       (INDEX)
@@ -9,24 +10,36 @@
 
 All numbers are little-endian. A commit may lie in several blocks, and a block may hold many.
 
-The header's check is XXH3-64 over the tables (commits to streams), seeded with that of the header
+The header's check is XXH3-64 over the tables (before to streams), seeded with that of the header
 before it; each entry's check in the index is XXH3-64 over its bytes. Together they cover a block.
+
+A progress marker proves more than its entry: the 32 bits that it has are a sum over all entries up
+to it, each by its check and the number of its commit (`_weights`). So two logs that tell
+other things, or the same things in another order, have other markers at the same sequence. A block
+has that sum as it is before its first entry; a block of a staged commit, whose number nobody knows
+yet, has the plain sum of its commit's checks. Blocks of layout 2 have neither: the markers of their
+entries are the low 32 bits of the entry's own check, and the sum goes on from the last of them.
+
 Varints: protobuf.dev/programming-guides/encoding.
 """
 
 import struct
 from functools import lru_cache
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import xxhash
+from numpy.typing import NDArray
 
 from penstock.event import Operation
 
 BLOCK_BYTES: Final = 64 << 10
 """A block is closed once its entries reach this; a single larger entry is a block of its own."""
 
-LAYOUT_VERSION: Final = 2
+LAYOUT_VERSION: Final = 3
+UNCHAINED: Final = 2
+"""The layout whose markers prove their own entry and nothing before it. It is read, and written for
+entries that consumers have such markers of."""
 
 HEADER = struct.Struct("<B3xIIIIQqQ")
 """Version; counts of entries and commits; bytes of streams and of payload; first commit; ingest
@@ -34,6 +47,9 @@ time in Unix milliseconds; check."""
 
 HEADER_CHECKED: Final = HEADER.size - 8
 """The bytes of the header before its check."""
+
+BEFORE: Final = struct.Struct("<Q")
+"""Follows the header, but for blocks of layout UNCHAINED."""
 
 COMMIT = np.dtype([("rows", "<u8"), ("digest", "<u8")])
 COMMIT_PACK = struct.Struct("<QQ")
@@ -98,6 +114,7 @@ OPERATIONS: Final = ("", *(operation.value for operation in Operation))
 """The operation of a data entry, by its code in the index; 0 means the message has the word."""
 OPERATION_CODES: Final = {operation: code for code, operation in enumerate(OPERATIONS)}
 
+U32: Final = (1 << 32) - 1
 U64: Final = (1 << 64) - 1
 
 
@@ -113,6 +130,38 @@ class Stream(NamedTuple):
 def tables_check(header: bytes | memoryview, tables: bytes | memoryview) -> int:
     """The check of a block's header (its first HEADER_CHECKED bytes) and tables."""
     return xxhash.xxh3_64_intdigest(tables, seed=xxhash.xxh3_64_intdigest(header))
+
+
+def _weights(commits: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """What the check of an entry counts in the sum that its marker has, by its commit's number.
+
+    Odd, so that no bit of a check is lost; otherwise any numbers will do that are as good as
+    random, and can be computed for whole blocks.
+    """
+    mixed = commits * _MIX_FIRST
+    mixed ^= mixed >> _HALF
+    mixed *= _MIX_SECOND
+    return (mixed >> _HALF) | _ODD
+
+
+_MIX_FIRST = np.uint64(0x9E3779B97F4A7C15)
+_MIX_SECOND = np.uint64(0xBF58476D1CE4E5B9)
+_HALF = np.uint64(32)
+_ODD = np.uint64(1)
+
+
+def histories(
+    before: int, checks: NDArray[np.uint64], commits: NDArray[np.integer[Any]]
+) -> NDArray[np.uint32]:
+    """Per entry of those that follow `before`, the sum behind it."""
+    weights = _weights(commits.astype(np.uint64))
+    return (np.cumsum(checks * weights) + np.uint64(before)).astype(np.uint32)
+
+
+def history_after(before: int, *, commit: int, digest: int) -> int:
+    """The sum behind a commit, or a part of it, that has `digest` and follows `before`."""
+    weight = int(_weights(np.array([commit], np.uint64))[0])
+    return (before + digest * weight) & U32
 
 
 # --- protobuf ---------------------------------------------------------------------------------

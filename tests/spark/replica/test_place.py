@@ -25,6 +25,7 @@ from penstock.spark.target import TargetStoppedError
 Document = dict[str, Any]
 
 NO_ENTRIES: Any = None
+UNASKED: Any = None
 """There are no rejects to tell of."""
 STOOD, CAME = Progress(7, 10, 1), Progress(7, 20, 2)
 
@@ -193,7 +194,9 @@ def test_a_batch_makes_as_many_tables_as_it_has_and_gives_up_one_that_others_cha
 
 def test_a_place_that_is_not_stored_for_a_stop_is_not_said_to_be() -> None:
     stopping = threading.Event()
-    target: Any = ReplicaTarget("p", config("mongodb://there/shop"), stopping=stopping)
+    target: Any = ReplicaTarget(
+        "p", config("mongodb://there/shop"), stopping=stopping, marker=UNASKED
+    )
     place = Place(pipeline="p", source="shop", collections=(), epoch=1, progress=STOOD)
     target._place, target._unsaved = place, structs.replace(place, progress=CAME)
     stopping.set()

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
+from penstock.archive.opening import log_client
 from penstock.errors import ChangesLostError, IncompleteCommitError
 from penstock.serve.flight import FlightServer
 from penstock.spark.progress import PipelineProgress
@@ -93,7 +94,8 @@ def test_a_replica_that_an_earlier_penstock_left_inside_of_a_transaction_goes_on
     run_pipeline("r", config, endpoint, spark=spark, once=True)
     log.append([[insert(3), gap(), insert(4)], [insert(5), insert(6)]])
     replica.ask(f"UPDATE _penstock_pipelines SET progress = '{log.marker(3)}', sequence = 3")
-    target = ReplicaTarget("r", config, stopping=threading.Event())
+    client = log_client(endpoint)
+    target = ReplicaTarget("r", config, stopping=threading.Event(), marker=client.marker)
     target.start(log.bounds_now())
     entries = pa.Table.from_batches([block.to_arrow() for block in log.blocks])
     for broken in (entries.slice(3, 1), entries.slice(4)):
@@ -101,6 +103,7 @@ def test_a_replica_that_an_earlier_penstock_left_inside_of_a_transaction_goes_on
         with pytest.raises(IncompleteCommitError):
             target.apply(batch, 0, until=log.marker(7))
     target.close()
+    client.close()
     run_pipeline("r", config, endpoint, spark=spark, once=True)
     assert set(replica.rows("orders")) == {1, 2, 4, 5, 6}
     assert [row["sequence"] for row in replica.rejects()] == [4]

@@ -265,7 +265,7 @@ class _Making:
     def end(self, block: Block, i: int) -> None:
         """Entry `i` ends its commit."""
         commit = block.commit(i)
-        mark = Mark(commit, block.first_sequence + i, block.check(i) & 0xFFFFFFFF)
+        mark = Mark(commit, block.first_sequence + i, block.history(i))
         if self.open == commit:
             self.messages.append(
                 downstream_text(
@@ -282,7 +282,7 @@ class _Making:
         """Entry `i` is told, or tells nothing."""
         if not block.ends_commit(i):
             sequence = block.first_sequence + i
-            self.after = Mark(self.after.commit, sequence, block.check(i) & 0xFFFFFFFF)
+            self.after = Mark(self.after.commit, sequence, block.history(i))
             self.moved = True
 
     def give_up(self) -> None:

@@ -348,7 +348,9 @@ class _Target:
         self._client = client
         self._shown = shown
         self._tell = tell
-        self._target = ReplicaTarget(name, config, stopping=threading.Event(), destination=anew)
+        self._target = ReplicaTarget(
+            *(name, config), stopping=threading.Event(), marker=client.marker, destination=anew
+        )
         # What was not met was told when it came.
         self._stage = Stage(name, config, self._target.columns, tells=False)
         self._stage.check(spark)

@@ -92,8 +92,7 @@ async def _at_time(log: LogReader, timestamp: int, *, source: str, bytes_max: in
                     # Its transaction began with what is not kept any more.
                     raise TrimmedError(oldest=str(oldest(bounds)))
                 return AsOf(place=Progress(bounds.log_id, sequence, check))
-            last = block.stop - 1
-            place = Progress(block.log_id, block.last_sequence, block.check(last) & 0xFFFFFFFF)
+            place = block.place(block.stop - 1)
         if not blocks:
             break
     come = [one.last_timestamp for one in await log.sources() if one.source == source]

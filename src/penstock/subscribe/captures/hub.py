@@ -166,9 +166,7 @@ class Hub:
             for listener, error in self._routes.take_failed():
                 logger.error("captures: what a request asks for cannot be found", **_facts(error))
                 listener.fail(error if isinstance(error, PenstockError) else _unfit())
-            last = block.stop - 1
-            sequence = block.first_sequence + last
-            self._place = Progress(block.log_id, sequence, block.check(last) & 0xFFFFFFFF)
+            self._place = block.place(block.stop - 1)
         if blocks:
             await asyncio.sleep(self._pause_seconds)
         else:

@@ -325,7 +325,7 @@ class Lane:
     def _before(self, block: Block, i: int) -> Progress:
         """The place before entry `i` of the block that is looked at."""
         # What the hub did not offer is for nobody, so `_place` is where this block begins.
-        return _place_of(block, i - 1) if i else self._place
+        return block.place(i - 1) if i else self._place
 
     def _put(self, block: Block, match: Match) -> None:
         closed = self._closed(block, match.i)
@@ -395,10 +395,5 @@ class Lane:
         return self._matcher.ending(ready.block, ready.i, self._ids.index(name))
 
 
-def _place_of(block: Block, i: int) -> Progress:
-    """The place behind entry `i`, in view or before it."""
-    return Progress(block.log_id, block.first_sequence + i, block.check(i) & 0xFFFFFFFF)
-
-
 def _behind(block: Block) -> Progress:
-    return _place_of(block, block.stop - 1)
+    return block.place(block.stop - 1)

@@ -130,7 +130,7 @@ class Pages:
                 raise TrimmedError(oldest=str(oldest(await self._log.bounds())))
             for block in blocks:
                 found, known = await self._outputs(block, after, known)
-                after = _end(block, block.stop - 1)
+                after = block.place(block.stop - 1)
                 yield found
 
     # --- finding --------------------------------------------------------------------------------
@@ -169,7 +169,7 @@ class Pages:
                     more, here = self._counted(block, first, last)
                     count, stop = count + more, stop or here
                     if block.ends_commit(last):
-                        found.append(_Found(_end(block, last), begun, count, stop))
+                        found.append(_Found(block.place(last), begun, count, stop))
                         begun, count, stop = block.first_sequence + last + 1, 0, None
                 after = block.last_sequence
             if not blocks:
@@ -250,11 +250,7 @@ class Pages:
                         Captured(ids=ids, block=block, i=i, body=body, before=before, mask=mask)
                     )
                 at += 1
-            after = _end(block, last)
+            after = block.place(last)
             if edges is not None and block.ends_commit(last):
                 found.append(boundary_of(edges, block, last, ids, ids, before=None))
         return found, survey
-
-
-def _end(block: Block, i: int) -> Progress:
-    return Progress(block.log_id, block.first_sequence + i, block.check(i) & 0xFFFFFFFF)

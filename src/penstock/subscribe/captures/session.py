@@ -339,9 +339,7 @@ class Session:
                 lane.safe = ready.before
             # The end of a transaction has the marker of its last entry: who saves it has both.
             elif not lane.ends_transaction(ready):
-                check = ready.block.check(ready.i) & 0xFFFFFFFF
-                sequence = ready.block.first_sequence + ready.i
-                lane.safe = Progress(ready.block.log_id, sequence, check)
+                lane.safe = ready.block.place(ready.i)
         if not lane.ready and lane in self._lanes:
             lane.settle()
         return found

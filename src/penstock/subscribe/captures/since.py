@@ -210,8 +210,7 @@ async def _last_of(
                 for i in range(block.start, block.stop):
                     if block.cell(i, "transaction") == needle:
                         is_shown = is_shown or scope.shows(block.stream(i))
-                        check = block.check(i) & 0xFFFFFFFF
-                        last = Progress(block.log_id, block.first_sequence + i, check)
+                        last = block.place(i)
             after = block.last_sequence
         if not blocks:
             break

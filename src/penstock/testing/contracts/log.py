@@ -3,7 +3,7 @@
 import asyncio
 import random
 import tempfile
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Protocol
@@ -353,6 +353,35 @@ class ChangeLogContract:
             assert markers[-1] == Progress(bounds.log_id, bounds.head, bounds.head_check)
             assert await log.check_at(0) == 0
             assert await log.check_at(bounds.head + 1) is None
+
+    async def test_the_check_of_a_place_is_of_all_that_is_told_up_to_it(self) -> None:
+        """However it came: a log with the same history has the same checks, and no other log."""
+        commits = [
+            Commit(source=source, position="1", events=changes(source, "1", count, bytes_=9_000))
+            for source, count in (("a", 1), ("b", 30), ("c", 2), ("d", 1))
+        ]
+        one, _, other, last = commits
+        staged: list[Commit | Fragment] = [
+            Fragment(source="b", events=changes("b", "1", 15, bytes_=9_000)),
+            Fragment(source="b", events=changes("b", "1", 15, start=15, bytes_=9_000)),
+            Commit(source="b", position="1"),
+        ]
+        told: list[list[Sequence[Commit | Fragment]]] = [
+            [[commit] for commit in commits],
+            [commits],
+            [[one], *[[part] for part in staged], [other, last]],
+            [[other], [commits[1]], [one], [last]],
+        ]
+        found: list[list[int | None]] = []
+        for history in told:
+            async with self.opened() as log:
+                for batch in history:
+                    await log.append(batch)
+                head = (await log.bounds()).head
+                found.append([await log.check_at(at) for at in range(head + 1)])
+        assert found[0] == found[1] == found[2]
+        assert found[3][0] == 0
+        assert not any(a == b for a, b in zip(found[0][2:], found[3][2:], strict=True))
 
     async def test_concurrent_writers_and_scans_see_every_event_once(self) -> None:
         """P31: what is acknowledged is readable at once, in one order for everyone."""

@@ -87,7 +87,7 @@ class Read(Struct, frozen=True, kw_only=True):
     log_id: int = 0
     sequence: int = 0
     check: int = 0
-    """The 32-bit check of the entry there."""
+    """The 32-bit check of the place."""
     ends_commit: bool = True
     next_number: int = 1
     label_ms: int = 0
@@ -252,7 +252,7 @@ class CapturedIndex:
             msgspec.structs.replace(
                 read,
                 sequence=last.last_sequence,
-                check=last.check(i) & 0xFFFFFFFF,
+                check=last.history(i),
                 ends_commit=last.ends_commit(i),
             )
         )
