@@ -1,6 +1,7 @@
 """DynamoDB Streams of what the log holds, through boto3."""
 
 import asyncio
+import shutil
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -10,6 +11,8 @@ import pytest
 from penstock.log.config import LogConfig
 from penstock.log.lmdb import LmdbLog
 from penstock.log.memory import MemoryLog
+from penstock.serve.dynamodb.captured.names import read_sequence_number
+from penstock.serve.dynamodb.numbers import number_of
 from tests.serve.dynamodb.captured import captured
 from tests.serve.dynamodb.changes import NOW, said, told
 from tests.store.support import SetClock
@@ -65,7 +68,7 @@ def test_a_captured_collection_is_a_table_with_a_stream_of_its_changes(tmp_path:
         }
         numbers = [change["SequenceNumber"] for change in changes]
         assert numbers == sorted(numbers)
-        assert {len(number) for number in numbers} == {22}
+        assert {len(number) for number in numbers} == {32}
         assert len({record["eventID"] for record in records}) == 3
         times = [change["ApproximateCreationDateTime"].timestamp() for change in changes]
         assert times == [NOW + 1, NOW + 2, NOW + 3]
@@ -443,6 +446,75 @@ def test_an_iterator_is_no_good_for_a_log_that_was_restored(tmp_path: Path) -> N
         assert name == "TrimmedDataAccessException"
 
 
+@pytest.mark.parametrize("lost", [True, False])
+def test_places_of_a_history_that_was_lost_are_refused_and_others_go_on(
+    tmp_path: Path, lost: bool
+) -> None:
+    """The folder is put back from an older copy, and its sources catch up in another order: the
+    streams, their shards and the log's id are the same ones."""
+    now, was = tmp_path / "now", tmp_path / "was"
+    other = [commit(told(n, {"_id": str(n)}, source="other")) for n in range(1, 3)]
+    with captured(now) as service:
+        service.append(commit(told(1, {"_id": "1"})))
+    shutil.copytree(now, was)
+    with captured(now) as service:
+        if lost:
+            service.append(*other, commit(told(2, {"_id": "2"})))
+        arn = service.arn_of(TABLE)
+        shard = service.shards(arn)[0]["ShardId"]
+        number = service.read(arn)[-1]["dynamodb"]["SequenceNumber"]
+        page = service.streams.get_records(ShardIterator=service.iterator(arn, shard))
+    shutil.rmtree(now)
+    was.rename(now)
+    with captured(now) as service:
+        # The same change comes to the same place, with others before it.
+        service.append(*(commit(told(n, {"_id": str(n)})) for n in (2, 3)))
+        service.append(commit(told(2, {"_id": "2"})), commit(told(4, {"_id": "4"})))
+        assert service.arn_of(TABLE) == arn
+        request = {"StreamArn": arn, "ShardId": shard, "SequenceNumber": number}
+        if not lost:
+            after = service.iterator(arn, shard, "AFTER_SEQUENCE_NUMBER", SequenceNumber=number)
+            for one in (after, page["NextShardIterator"]):
+                found = service.streams.get_records(ShardIterator=one)["Records"]
+                assert names(found) == ["INSERT 2", "INSERT 3", "INSERT 2", "INSERT 4"]
+            return
+        for kind in ("AT_SEQUENCE_NUMBER", "AFTER_SEQUENCE_NUMBER"):
+            name, _ = service.refused("GetShardIterator", ShardIteratorType=kind, **request)
+            assert name == "TrimmedDataAccessException"
+        name, _ = service.refused("GetRecords", ShardIterator=page["NextShardIterator"])
+        assert name == "TrimmedDataAccessException"
+
+
+def test_a_number_of_a_lost_history_is_refused_behind_retention_too(tmp_path: Path) -> None:
+    """Nothing of the shard follows, so that nobody else would be told of a loss."""
+    with captured(tmp_path, log=MemoryLog(LogConfig(retention_events=8))) as service:
+        service.append(commit(told(1, {"_id": "a"})), commit(told(2, {"_id": "b"})))
+        arn = service.arn_of(TABLE)
+        shard = service.shards(arn)[0]["ShardId"]
+        number = service.read(arn)[-1]["dynamodb"]["SequenceNumber"]
+        for n in range(1, 50):
+            service.append(*one_each(n, n, source="busy"))
+        service.iterator(arn, shard, "AFTER_SEQUENCE_NUMBER", SequenceNumber=number)
+        place, check = read_sequence_number(number)
+        assert check is not None
+        for another in (number_of(place, check ^ 1), number_of(place + 10, check)):
+            request = {"StreamArn": arn, "ShardId": shard, "SequenceNumber": another}
+            kind = "AFTER_SEQUENCE_NUMBER"
+            name, _ = service.refused("GetShardIterator", ShardIteratorType=kind, **request)
+            assert name == "TrimmedDataAccessException"
+
+
+def test_a_number_that_an_earlier_penstock_wrote_is_good(tmp_path: Path) -> None:
+    with captured(tmp_path) as service:
+        service.append(*(commit(told(n, {"_id": str(n)})) for n in range(1, 4)))
+        arn = service.arn_of(TABLE)
+        shard = service.shards(arn)[0]["ShardId"]
+        place, _ = read_sequence_number(service.read(arn)[1]["dynamodb"]["SequenceNumber"])
+        older = str(10**21 + place)
+        after = service.iterator(arn, shard, "AFTER_SEQUENCE_NUMBER", SequenceNumber=older)
+        assert names(service.streams.get_records(ShardIterator=after)["Records"]) == ["INSERT 3"]
+
+
 # --- places -------------------------------------------------------------------------------------
 
 
@@ -469,7 +541,8 @@ def test_iterators_begin_where_their_type_says(tmp_path: Path) -> None:
         target = "DynamoDBStreams_20120810.GetShardIterator"
         status, _, _ = service.post(target, {**ages, "Timestamp": -1e300})
         assert status == 200
-        beyond = str(int(third) + 1000)
+        place, check = read_sequence_number(third)
+        beyond = number_of(place + 1000, check)
         request = {"StreamArn": arn, "ShardId": shard, "ShardIteratorType": "AT_SEQUENCE_NUMBER"}
         name, text = service.refused("GetShardIterator", SequenceNumber=beyond, **request)
         assert (name, "not in the shard's range" in text) == ("ValidationException", True)

@@ -91,7 +91,9 @@ class Played:
                 self.losses.append(self.sequence)
             else:
                 self.changes[self.sequence] = views_of(event)
-            self.book.change(event, self.sequence, size=1, begins_commit=True, now_ms=now_ms)
+            self.book.change(
+                event, self.sequence, check=1, size=1, begins_commit=True, now_ms=now_ms
+            )
         elif step == "trimmed":
             self.losses.append(self.sequence)
             self.book.interrupted(read=self.sequence - 1, first=self.sequence + 1, now_ms=now_ms)

@@ -33,10 +33,10 @@ from penstock.serve.dynamodb.captured.names import (
     read_before,
     read_sequence_number,
     read_table_name,
-    sequence_number,
     table_name,
 )
 from penstock.serve.dynamodb.captured.values import item_of, key_of
+from penstock.serve.dynamodb.numbers import begins_with, ends_with, number_of
 from penstock.sources.mongodb.documents import BsonEncoder, decode
 from penstock.store.attributevalue import decode_attributes
 from penstock.store.values import encode_item
@@ -86,10 +86,22 @@ def test_names_are_written_as_documented(name: Name, table: str) -> None:
 @given(st.integers(1, 2**63), st.sampled_from([0, 1]))
 def test_sequence_numbers_are_ordered_as_text_and_read_back(sequence: int, part: int) -> None:
     place = place_of(sequence, part)
-    written = sequence_number(place)
-    assert 21 <= len(written) <= 40
-    assert read_sequence_number(written) == place
-    assert written < sequence_number(place_of(sequence + 1, 0))
+    ascending = [
+        begins_with(place),
+        *(number_of(place, check) for check in (0, 1, (1 << 32) - 1)),
+        ends_with(place),
+        begins_with(place_of(sequence + 1, 0)),
+    ]
+    assert ascending == sorted(ascending) == sorted(ascending, key=int)
+    assert all(21 <= len(written) <= 40 for written in ascending)
+    assert [read_sequence_number(written) for written in ascending[:-1]] == [
+        (place, check) for check in (None, 0, 1, (1 << 32) - 1, None)
+    ]
+    older = str(10**21 + place)
+    assert read_sequence_number(older) == (place, None)
+    assert older < ascending[0]
+    for none_of_ours in ("0" * 21, str(int(ascending[0]) + (1 << 33))):
+        assert read_sequence_number(none_of_ours).place < 0
     assert read_before(place) == (sequence if part else sequence - 1)
 
 

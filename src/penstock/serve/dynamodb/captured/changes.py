@@ -7,9 +7,10 @@ from msgspec import Struct
 
 from penstock._generated.penstock.v1 import penstock_pb2 as pb
 from penstock.event import Operation
-from penstock.serve.dynamodb.captured.names import FIRST_OF_TWO, LAST, place_of, sequence_number
+from penstock.serve.dynamodb.captured.names import FIRST_OF_TWO, LAST, place_of
 from penstock.serve.dynamodb.captured.values import Told, item_of, key_of, key_within
 from penstock.serve.dynamodb.config import ViewType
+from penstock.serve.dynamodb.numbers import number_of
 
 KEYS_ONLY: Final[ViewType] = "KEYS_ONLY"
 _NEW: Final = frozenset({"NEW_IMAGE", "NEW_AND_OLD_IMAGES"})
@@ -20,6 +21,8 @@ class Record(Struct, frozen=True):
     """One record of the protocol."""
 
     place: int
+    check: int
+    """Of all that the log tells up to it."""
     event_id: str
     event: str
     """INSERT, MODIFY or REMOVE."""
@@ -39,7 +42,7 @@ class Record(Struct, frozen=True):
         change: dict[str, Any] = {
             "ApproximateCreationDateTime": self.seconds,
             "Keys": self.keys.attributes,
-            "SequenceNumber": sequence_number(self.place),
+            "SequenceNumber": number_of(self.place, self.check),
             "SizeBytes": self.size,
             "StreamViewType": self.view,
         }
@@ -85,7 +88,7 @@ def best_of(views: frozenset[ViewType]) -> ViewType:
     return "NEW_IMAGE" if "NEW_IMAGE" in views else KEYS_ONLY
 
 
-def records_of(event: pb.Event, *, sequence: int, view: ViewType) -> list[Record]:
+def records_of(event: pb.Event, *, sequence: int, check: int, view: ViewType) -> list[Record]:
     """The records of a change that fits the view: one; two where the key changed; none where the
     item before and after is the same."""
     keys = key_of(event.key)
@@ -103,6 +106,7 @@ def records_of(event: pb.Event, *, sequence: int, view: ViewType) -> list[Record
     def record(part: int, kind: str, keys: Told, new: Told | None, old: Told | None) -> Record:
         return Record(
             place_of(sequence, part),
+            check,
             event.id if part == LAST else xxhash.xxh3_128_hexdigest(f"{event.id}:{part}".encode()),
             kind,
             event.timestamp // 1000,

@@ -43,6 +43,8 @@ class Shard(Struct, frozen=True, array_like=True):
     newest: int = 0
     """No record of the shard is behind this sequence; 0 as long as it has none."""
     bytes: int = 0
+    newest_check: int | None = None
+    """Of the place `newest`; None where that is of no record, or an older Penstock's."""
 
 
 class Stream(Struct, frozen=True, kw_only=True):
@@ -117,9 +119,16 @@ class Book:
     # --- data -----------------------------------------------------------------------------------
 
     def change(
-        self, event: pb.Event, sequence: int, *, size: int, begins_commit: bool, now_ms: int
+        self,
+        event: pb.Event,
+        sequence: int,
+        *,
+        check: int,
+        size: int,
+        begins_commit: bool,
+        now_ms: int,
     ) -> None:
-        """Take a change of a row."""
+        """Take a change of a row; `check` is that of its place."""
         name = Name(event.source, event.database, event.collection)
         keys, fits = key_names(event.key), views_of(event)
         stream = self._of(name)
@@ -142,7 +151,9 @@ class Book:
         if begins_commit and self._is_due(shard, now_ms):
             stream = self._roll(stream, sequence, now_ms)
             shard = stream.shards[-1]
-        shard = structs.replace(shard, newest=sequence, bytes=shard.bytes + size)
+        shard = structs.replace(
+            shard, newest=sequence, newest_check=check, bytes=shard.bytes + size
+        )
         self._put(structs.replace(stream, shards=(*stream.shards[:-1], shard)))
 
     # --- what ends streams ----------------------------------------------------------------------
@@ -247,7 +258,7 @@ class Book:
         # What a view lacks from `at` on is known only where it begins there: else it is taken to
         # begin at `at`. Keys are never lacking.
         lacks = {} if at is None else {one: max(at, first) for one, first in stream.lacks.items()}
-        shard = structs.replace(made.shards[-1], newest=read)
+        shard = structs.replace(made.shards[-1], newest=read, newest_check=None)
         self._put(structs.replace(made, shards=(shard,), stalled=at, lacks=lacks))
 
     # --- time, and what is trimmed --------------------------------------------------------------
@@ -369,7 +380,9 @@ class Book:
             last = at - 1
         if at is not None and at > last:
             stream = structs.replace(stream, stalled=None, lacks={})
-        shard = structs.replace(shard, last=last, newest=last if stream.stalled else shard.newest)
+        shard = structs.replace(shard, last=last)
+        if stream.stalled:
+            shard = structs.replace(shard, newest=last, newest_check=None)
         self._put(structs.replace(stream, last=last, shards=(*stream.shards[:-1], shard)))
 
     def _is_due(self, shard: Shard, now_ms: int) -> bool:

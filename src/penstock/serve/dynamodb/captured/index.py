@@ -267,6 +267,7 @@ class CapturedIndex:
                 self._book.change(
                     pb.Event.FromString(stored),
                     sequence,
+                    check=block.history(i),
                     size=len(stored),
                     begins_commit=block.ordinal(i) == 0,
                     now_ms=now_ms,

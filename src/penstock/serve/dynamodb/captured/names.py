@@ -5,8 +5,8 @@ dots of the collection; `-` is written `--`, every other byte of UTF-8 as `-` an
 A name that would be longer than the protocol's 255 characters is cut and ends in `-.` and a hash:
 that one is read back by the index alone.
 
-A sequence number is 10^21 and ten times the log's sequence: 22 digits. The last one is 1, but 0 for
-the first of the two records that a change of a key makes.
+The place of a record is ten times the log's sequence and 1, but 0 for the first of the two records
+that a change of a key makes.
 """
 
 import re
@@ -14,13 +14,15 @@ from typing import Final, NamedTuple
 
 import xxhash
 
+from penstock.serve.dynamodb.numbers import Number, read_number
+
 _LONGEST: Final = 255
 _HASH_CHARS: Final = 32
-_BASE: Final = 10**21
+_UNPROVEN: Final = 10**21
 _PLAIN: Final = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_")
 _ESCAPED: Final = re.compile(r"-(-|[0-9a-f]{2})")
 _CUT: Final = re.compile(r"[a-zA-Z0-9_.-]{200,}-\.[0-9a-f]{32}")
-_PARTS: Final = 10
+PARTS: Final = 10
 FIRST_OF_TWO: Final = 0
 LAST: Final = 1
 """The part of an entry that its last record is, and nearly always its only one."""
@@ -65,24 +67,19 @@ def is_table_name(table: str) -> bool:
     return cut or read_table_name(table) is not None
 
 
-def sequence_number(place: int) -> str:
-    """A place (`place_of`) as the protocol writes it."""
-    return str(_BASE + place)
-
-
-def read_sequence_number(given: str) -> int:
-    """What `sequence_number` wrote. Below 0 for a number that is none of ours."""
-    return int(given) - _BASE
+def read_sequence_number(given: str) -> Number:
+    """A record's place (`place_of`), and the check that the log has there."""
+    return read_number(given, unproven=_UNPROVEN)
 
 
 def place_of(sequence: int, part: int = LAST) -> int:
     """Where a record stands: the log's sequence, and which of the entry's records it is."""
-    return sequence * _PARTS + part
+    return sequence * PARTS + part
 
 
 def read_before(place: int) -> int:
     """The sequence up to which whoever stands at a place has everything."""
-    sequence, part = divmod(place, _PARTS)
+    sequence, part = divmod(place, PARTS)
     return sequence if part >= LAST else sequence - 1
 
 

@@ -9,10 +9,10 @@ from penstock.serve.dynamodb.captured.facts import Shard, Stream, label_of
 from penstock.serve.dynamodb.captured.index import Shown
 from penstock.serve.dynamodb.captured.names import (
     FIRST_OF_TWO,
+    PARTS,
     place_of,
     read_before,
     read_sequence_number,
-    sequence_number,
     table_name,
 )
 from penstock.serve.dynamodb.captured.reading import has_lost, key_types, read_page
@@ -20,6 +20,7 @@ from penstock.serve.dynamodb.errors import not_found, table_exists, trimmed, val
 from penstock.serve.dynamodb.iterators import Iterator
 from penstock.serve.dynamodb.model import DATA, STREAMS
 from penstock.serve.dynamodb.names import is_stream_arn
+from penstock.serve.dynamodb.numbers import begins_with, ends_with
 from penstock.serve.dynamodb.places import NO_BACKUPS, first_second, key_schema_of, refuse_place
 from penstock.serve.dynamodb.requests import DATA_TARGET, STREAMS_TARGET, Operation, reading
 
@@ -98,7 +99,7 @@ def get_shard_iterator(endpoint: CapturedEndpoint, request: dict[str, Any]) -> d
                 raise validation("Timestamp must not be in the future")
             since = first_second(request["Timestamp"])
         case "AT_SEQUENCE_NUMBER" | "AFTER_SEQUENCE_NUMBER":
-            at = read_sequence_number(request["SequenceNumber"])
+            at, check = read_sequence_number(request["SequenceNumber"])
             newest = place_of(shown.sequence if shard.last is None else shard.last)
             first = place_of(shard.first, FIRST_OF_TWO)
             if not first <= at <= max(newest, first):
@@ -109,9 +110,15 @@ def get_shard_iterator(endpoint: CapturedEndpoint, request: dict[str, Any]) -> d
             bounds = endpoint.log.bounds_now()
             if has_lost(shard, after=read_before(after), trimmed=bounds.trimmed):
                 raise trimmed()
+            if check is not None and not _is_of_this_history(endpoint, shard, at, check):
+                raise trimmed()
         case _:
             pass
-    iterator = Iterator(_id(shown, stream), shard.number, now_ms, after, None, since)
+    iterator = Iterator(
+        *(_id(shown, stream), shard.number, now_ms, after),
+        None if after is None else endpoint.log.check_at_now(read_before(after)),
+        since,
+    )
     return {"ShardIterator": endpoint.minter.mint(request["StreamArn"], iterator)}
 
 
@@ -129,6 +136,8 @@ def get_records(endpoint: CapturedEndpoint, request: dict[str, Any]) -> dict[str
     if shard is None or _id(shown, stream) != iterator.stream:
         # Retention has emptied the one behind it too, or the log was replaced.
         raise trimmed()
+    if not _has_what_was_read(endpoint, iterator):
+        raise trimmed()
     page = read_page(
         endpoint.log,
         shown,
@@ -142,7 +151,10 @@ def get_records(endpoint: CapturedEndpoint, request: dict[str, Any]) -> dict[str
         "Records": [one.write(region=endpoint.config.region) for one in page.records]
     }
     if not page.ended:
-        going_on = Iterator(iterator.stream, shard.number, now_ms, page.after, None, page.since)
+        check = iterator.check
+        if page.after != iterator.after:
+            check = endpoint.log.check_at_now(read_before(page.after))
+        going_on = Iterator(iterator.stream, shard.number, now_ms, page.after, check, page.since)
         told["NextShardIterator"] = endpoint.minter.mint(arn, going_on)
     return told
 
@@ -226,10 +238,10 @@ def _parent_id(stream: Stream, shard: Shard) -> str | None:
 
 def _described(stream: Stream, shard: Shard) -> dict[str, Any]:
     first = place_of(shard.first, FIRST_OF_TWO)
-    between = {"StartingSequenceNumber": sequence_number(first)}
+    between = {"StartingSequenceNumber": begins_with(first)}
     if shard.last is not None:
         last = max(first, place_of(shard.last))
-        between["EndingSequenceNumber"] = sequence_number(last)
+        between["EndingSequenceNumber"] = ends_with(last)
     described: dict[str, Any] = {
         "ShardId": shard_id(stream, shard),
         "SequenceNumberRange": between,
@@ -238,6 +250,28 @@ def _described(stream: Stream, shard: Shard) -> dict[str, Any]:
     if parent is not None:
         described["ParentShardId"] = parent
     return described
+
+
+def _is_of_this_history(endpoint: CapturedEndpoint, shard: Shard, place: int, check: int) -> bool:
+    """Whether the log told what a record's sequence number was written for."""
+    sequence = place // PARTS
+    found = endpoint.log.check_at_now(sequence)
+    if found is None and sequence == shard.newest:
+        found = shard.newest_check  # trimmed, and nothing of the shard follows
+        return found is None or found == check
+    return found == check
+
+
+def _has_what_was_read(endpoint: CapturedEndpoint, iterator: Iterator) -> bool:
+    """Whether the log told what was read when the iterator was made. Where that is trimmed nobody
+    knows; but iterators are good for minutes only."""
+    if iterator.after is None or iterator.check is None:
+        return True
+    sequence = read_before(iterator.after)
+    found = endpoint.log.check_at_now(sequence)
+    if found is None:
+        return sequence <= endpoint.log.bounds_now().trimmed
+    return found == iterator.check
 
 
 def _id(shown: Shown, stream: Stream) -> str:

@@ -16,12 +16,12 @@ from penstock.serve.dynamodb.captured.names import (
     Name,
     place_of,
     read_before,
-    sequence_number,
     table_name,
 )
 from penstock.serve.dynamodb.captured.values import key_of
 from penstock.serve.dynamodb.errors import WireError, trimmed, unavailable, validation
 from penstock.serve.dynamodb.iterators import Iterator
+from penstock.serve.dynamodb.numbers import begins_with
 from penstock.wire import Block
 
 _BYTES_MAX: Final = 1 << 20
@@ -121,8 +121,8 @@ def _fill(
     place, scanned = page.after, 0
     while after < last and scanned < scan_bytes:
         for block in _blocks(log, shown, after, last):
-            for sequence, event in _changes(block, stream.name):
-                if not _take(page, stream, event, sequence, place, limit):
+            for i, event in _changes(block, stream.name):
+                if not _take(page, stream, block, i, event, place, limit):
                     return
             after = block.last_sequence
             scanned += block.nbytes
@@ -132,15 +132,18 @@ def _fill(
 
 
 def _take(
-    page: Page, stream: Stream, event: pb.Event, sequence: int, place: int, limit: int
+    page: Page, stream: Stream, block: Block, i: int, event: pb.Event, place: int, limit: int
 ) -> bool:
-    """Add the records of a change; False if the page ends in front of one of them."""
+    """Add the records of a change, which is entry `i` of the block; False if the page ends in front
+    of one of them."""
+    sequence = block.first_sequence + i
     if stream.view not in views_of(event):
         if page.records:
             page.after = max(page.after, place_of(sequence - 1))
             return False
         raise _unfit(stream, sequence)
-    for record in records_of(event, sequence=sequence, view=stream.view):
+    check = block.history(i)
+    for record in records_of(event, sequence=sequence, check=check, view=stream.view):
         if record.place <= place:
             continue
         if page.since is not None:
@@ -168,7 +171,7 @@ def _blocks(log: CapturedLog, shown: Shown, after: int, until: int) -> list[Bloc
 
 
 def _changes(block: Block, name: Name) -> Iterating[tuple[int, pb.Event]]:
-    """The changes of a collection in a block, with their sequences."""
+    """The changes of a collection in a block, with where they stand in it."""
     wanted = [
         number
         for number, one in enumerate(block.streams)
@@ -179,13 +182,13 @@ def _changes(block: Block, name: Name) -> Iterating[tuple[int, pb.Event]]:
     of_it = np.isin(block.stream_numbers(), wanted) & (block.kinds() == Kind.DATA)
     for i in np.flatnonzero(of_it[block.start : block.stop]).tolist():
         at = block.start + int(i)
-        yield block.first_sequence + at, pb.Event.FromString(block.stored(at))
+        yield at, pb.Event.FromString(block.stored(at))
 
 
 def _unfit(stream: Stream, sequence: int) -> WireError:
     table = table_name(stream.name)
     return validation(
-        f"The change of {table} at {sequence_number(place_of(sequence))} has not the images that "
+        f"The change of {table} at {begins_with(place_of(sequence))} has not the images that "
         f"{stream.view} needs, and none is made up. Nothing was skipped. Ask for a view that the "
         f"source gives ([serve.dynamodb] views) and restart: it is told under that view then, in "
         f"this stream or, where this one ends in front of it, in the next."
