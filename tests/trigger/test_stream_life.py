@@ -18,6 +18,7 @@ from penstock.errors import (
     TriggerStreamGoneError,
     TriggerTrimmedError,
 )
+from penstock.serve.dynamodb.names import read_sequence_number
 from penstock.store.shards import ShardLimits
 from penstock.trigger.mapping import run_trigger
 from tests.serve.dynamodb.support import Served, served
@@ -93,7 +94,8 @@ def trim(everything: Served, table: Any, place: int) -> None:
     numbers = [
         int(one["dynamodb"]["SequenceNumber"]) for one in everything.records(everything.arn(table))
     ]
-    everything.db.prune_stream(table.name, until_sequence=numbers[place] - 10**20)
+    until = read_sequence_number(str(numbers[place])).place
+    everything.db.prune_stream(table.name, until_sequence=until)
 
 
 @pytest.mark.parametrize("bytes_max", [1, 1 << 20])

@@ -1,5 +1,6 @@
 """DynamoDB Streams over a store's tables, as boto3 reads them."""
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -7,6 +8,7 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError
 
+from penstock.serve.dynamodb.names import read_sequence_number
 from penstock.store import KeyType, StreamViewType
 from penstock.store.shards import ShardLimits
 from tests.serve.dynamodb.support import Served, name_of, served
@@ -117,7 +119,7 @@ def test_each_item_of_a_batch_and_of_a_transaction_is_a_record_with_a_number_of_
         *(f"t{number}" for number in range(10)),
     ]
     assert numbers == sorted(set(numbers))
-    assert {len(one) for one in numbers} == {21}
+    assert {len(one) for one in numbers} == {32}
     assert len({one["eventID"] for one in records}) == 20
 
 
@@ -443,7 +445,7 @@ def test_what_retention_removed_is_an_error_and_never_passed_over(rolling: Serve
     at_end = rolling.iterator(
         arn, second["ShardId"], "AFTER_SEQUENCE_NUMBER", SequenceNumber=str(numbers[1])
     )
-    rolling.db.prune_stream(table.name, until_sequence=numbers[1] - 10**20)
+    rolling.db.prune_stream(table.name, until_sequence=read_sequence_number(str(numbers[1])).place)
     assert rolling.streams.get_records(ShardIterator=at_end)["Records"] == []
     for iterator in (at_first, placed):
         assert raised(rolling.streams.get_records, ShardIterator=iterator) == (
@@ -502,6 +504,64 @@ def test_a_store_that_was_restored_does_not_go_on_as_if_nothing_had_happened(
         assert raised(everything.streams.get_records, ShardIterator=going_on) == (
             "TrimmedDataAccessException"
         )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("by", ["backup", "disk"])
+def test_places_of_a_store_that_was_lost_are_refused_and_others_go_on(
+    tmp_path: Path, clock: SetClock, by: str
+) -> None:
+    """Also where what is written is the same at the same time: it was written by another."""
+    path, copy = tmp_path / "store", tmp_path / "copy"
+    with served(path, clock=clock) as everything:
+        table = everything.table()
+        table.put_item(Item={"id": "kept"})
+        if by == "backup":
+            everything.db.backup(copy)
+    if by == "disk":
+        shutil.copytree(path, copy)
+    with served(path, clock=clock) as everything:
+        arn = everything.arn(table)
+        shard = everything.shards(arn)[0]["ShardId"]
+        everything.resource.Table(table.name).put_item(Item={"id": "same"})
+        page = everything.streams.get_records(ShardIterator=everything.iterator(arn, shard))
+        kept, lost = (one["dynamodb"]["SequenceNumber"] for one in page["Records"])
+        behind = everything.iterator(arn, shard, "AFTER_SEQUENCE_NUMBER", SequenceNumber=lost)
+    (copy / "data.mdb").replace(path / "data.mdb")
+    with served(path, clock=clock) as everything:
+        for name in ("same", "new"):
+            everything.resource.Table(table.name).put_item(Item={"id": name})
+        for kind in ("AT_SEQUENCE_NUMBER", "AFTER_SEQUENCE_NUMBER"):
+            request = {"StreamArn": arn, "ShardId": shard, "ShardIteratorType": kind}
+            name, _ = everything.refused("GetShardIterator", SequenceNumber=lost, **request)
+            # A backup ends its shards, so that the number is beyond this one.
+            expected = {"backup": "ValidationException", "disk": "TrimmedDataAccessException"}
+            assert name == expected[by]
+        for iterator in (page["NextShardIterator"], behind):
+            name, _ = everything.refused("GetRecords", ShardIterator=iterator)
+            assert name == "TrimmedDataAccessException"
+        after = everything.iterator(arn, shard, "AFTER_SEQUENCE_NUMBER", SequenceNumber=kept)
+        found = everything.streams.get_records(ShardIterator=after)
+        if by == "backup":
+            assert (found["Records"], "NextShardIterator" in found) == ([], False)
+            child = everything.shards(arn)[1]
+            assert child["ParentShardId"] == shard
+            after = everything.iterator(arn, child["ShardId"])
+            found = everything.streams.get_records(ShardIterator=after)
+        assert [one["dynamodb"]["Keys"]["id"]["S"] for one in found["Records"]] == ["same", "new"]
+
+
+def test_a_number_that_an_earlier_penstock_wrote_is_good(shared: Served) -> None:
+    table = shared.table()
+    for name in ("one", "two"):
+        table.put_item(Item={"id": name})
+    arn = shared.arn(table)
+    shard = shared.shards(arn)[0]["ShardId"]
+    number = read_sequence_number(shared.records(arn)[0]["dynamodb"]["SequenceNumber"])
+    older = str(10**20 + number.place)
+    after = shared.iterator(arn, shard, "AFTER_SEQUENCE_NUMBER", SequenceNumber=older)
+    (record,) = shared.streams.get_records(ShardIterator=after)["Records"]
+    assert record["dynamodb"]["Keys"] == {"id": {"S": "two"}}
 
 
 def test_an_idle_shard_that_is_old_is_sealed_by_the_sweep(tmp_path: Path) -> None:

@@ -36,6 +36,8 @@ class Iterator(Struct, frozen=True, array_like=True):
     """Of the record there, if it was read."""
     since: int | None = None
     """Nothing of before this second is wanted, until the first record that is."""
+    life: str = ""
+    """Who wrote the record there, or what stood there; of a store."""
 
 
 class Minter:

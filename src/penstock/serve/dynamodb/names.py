@@ -10,6 +10,7 @@ import xxhash
 from msgspec import Struct
 
 from penstock.serve.dynamodb.errors import WireError, not_found, validation
+from penstock.serve.dynamodb.numbers import Number, read_number
 from penstock.store.schema import Stream, Table
 from penstock.store.shards import Shard
 
@@ -18,8 +19,7 @@ _TABLE_ARN: Final = re.compile(r"arn:[a-z-]+:dynamodb:[a-z0-9-]+:[0-9]{12}:table
 _STREAM_ARN: Final = re.compile(
     r"arn:[a-z-]+:dynamodb:[a-z0-9-]+:[0-9]{12}:table/[a-zA-Z0-9_.-]+/stream/[0-9T:.-]+"
 )
-_SEQUENCE_BASE: Final = 10**20
-"""21 digits, of which the first is never 0: so their order as text is theirs as numbers."""
+_UNPROVEN: Final = 10**20
 SEQUENCE_PATTERN: Final = "[0-9]{21,40}"
 
 
@@ -83,14 +83,14 @@ def is_stream_arn(given: str) -> bool:
     return _STREAM_ARN.fullmatch(given) is not None
 
 
-def sequence_number(sequence: int) -> str:
-    """The sequence of a record as the protocol writes it."""
-    return str(_SEQUENCE_BASE + sequence)
+def check_of(life: str) -> int | None:
+    """The check of a record's number, by who wrote the record (`View.life`); None: nobody knows."""
+    return int(life, 16) if life else None
 
 
-def read_sequence_number(given: str) -> int:
-    """What `sequence_number` wrote. Below 0 for a number that is none of ours."""
-    return int(given) - _SEQUENCE_BASE
+def read_sequence_number(given: str) -> Number:
+    """The sequence of a record, and `check_of` it."""
+    return read_number(given, unproven=_UNPROVEN)
 
 
 def shard_id(stream: Stream, shard: Shard) -> str:

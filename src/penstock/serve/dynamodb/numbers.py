@@ -1,9 +1,10 @@
 """Sequence numbers, which clients keep for as long as they like and compare as numbers.
 
-A number is 2·10^31, the place of a record times 10^10, and a proof: one more than the 32-bit check
-of all that is told up to that record. So whoever goes on from a number that a restored store or
-log never told, or told of another history, is found out. A proof of 0 is none, and comes before all
-others of its place, 9999999999 behind them: with these a shard's range begins and ends.
+A number is 2·10^31, the place of a record times 10^10, and a proof: one more than a check of 32
+bits, by which the history that the record stands in is known. So whoever goes on from a number that
+a restored store or log never told, or told of another history, is found out. A proof of 0 is none,
+and comes before all others of its place, 9999999999 behind them: with these a shard's range begins
+and ends.
 
 Numbers that were written before had no proof, and one of 10^20 and 10^21 added. They are read as
 what they say, and come before all others, as numbers and as text.

@@ -4,7 +4,8 @@ from typing import Any, Final
 
 import xxhash
 
-from penstock.serve.dynamodb.names import sequence_number
+from penstock.serve.dynamodb.names import check_of
+from penstock.serve.dynamodb.numbers import number_of
 from penstock.store import EventType, StreamRecord
 from penstock.store.attributevalue import encode_attributes
 
@@ -15,8 +16,8 @@ _EVENTS: Final = {
 }
 
 
-def write_record(record: StreamRecord, *, region: str) -> dict[str, Any]:
-    """A record of GetRecords.
+def write_record(record: StreamRecord, *, life: str, region: str) -> dict[str, Any]:
+    """A record of GetRecords, which `life` wrote.
 
     The time is cut to whole seconds, as the protocol documents it. The event's id is the same
     however often the record is read, and no other record's.
@@ -24,7 +25,7 @@ def write_record(record: StreamRecord, *, region: str) -> dict[str, Any]:
     change: dict[str, Any] = {
         "ApproximateCreationDateTime": record.timestamp // 1000,
         "Keys": encode_attributes(record.keys),
-        "SequenceNumber": sequence_number(record.sequence_number),
+        "SequenceNumber": number_of(record.sequence_number, check_of(life)),
         "SizeBytes": record.size_bytes,
         "StreamViewType": record.view.value,
     }

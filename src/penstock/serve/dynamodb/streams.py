@@ -12,13 +12,14 @@ from penstock.serve.dynamodb.endpoint import Endpoint
 from penstock.serve.dynamodb.errors import not_found, trimmed, validation
 from penstock.serve.dynamodb.iterators import Iterator
 from penstock.serve.dynamodb.names import (
+    check_of,
     is_offered,
     is_stream_arn,
     parent_id,
     read_sequence_number,
-    sequence_number,
     shard_id,
 )
+from penstock.serve.dynamodb.numbers import begins_with, ends_with
 from penstock.serve.dynamodb.places import first_second, key_schema_of, refuse_place
 from penstock.serve.dynamodb.records import write_record
 from penstock.store import StreamRecord, View
@@ -107,15 +108,17 @@ def get_shard_iterator(endpoint: Endpoint, request: dict[str, Any]) -> dict[str,
                 time_ms = first_second(request["Timestamp"]) * 1000
                 after = max(view.before_time(stream, time_ms), _start(stream, shard))
             case "AT_SEQUENCE_NUMBER" | "AFTER_SEQUENCE_NUMBER":
-                at = read_sequence_number(request["SequenceNumber"])
+                at, proof = read_sequence_number(request["SequenceNumber"])
                 _refuse_sequence(view, shard, at)
                 after = at if kind.startswith("AFTER") else at - 1
                 after = max(after, stream.first)
                 if after < view.horizon(stream).sequence:
                     raise trimmed()
+                if proof is not None and check_of(view.life(at)) != proof:
+                    raise trimmed()  # the store was restored, and another wrote what stands there
             case _:
                 pass
-    iterator = Iterator(_id(view, stream), shard.number, now_ms, after, check)
+        iterator = _standing(view, stream, shard, now_ms, after, check)
     return {"ShardIterator": endpoint.minter.mint(request["StreamArn"], iterator)}
 
 
@@ -134,15 +137,20 @@ def get_records(endpoint: Endpoint, request: dict[str, Any]) -> dict[str, Any]:
         if shard is None:
             # Retention has emptied the one behind it too: whoever stands here has missed something.
             raise trimmed()
+        if iterator.after is not None and iterator.life not in {"", view.life(iterator.after)}:
+            raise trimmed()  # the store was restored, and another wrote what stands there
         records, then = _read(view, stream, shard, iterator, request.get("Limit", RECORDS_MAX))
-    told: dict[str, Any] = {
-        "Records": [write_record(one, region=endpoint.config.region) for one in records]
-    }
-    if then is not None:
-        going_on = Iterator(iterator.stream, shard.number, now_ms, then.sequence, then.check)
-        if not records and iterator.after is None:
-            going_on = Iterator(iterator.stream, shard.number, now_ms)
-        told["NextShardIterator"] = endpoint.minter.mint(arn, going_on)
+        region = endpoint.config.region
+        told: dict[str, Any] = {
+            "Records": [
+                write_record(one, life=view.life(one.sequence_number), region=region)
+                for one in records
+            ]
+        }
+        if then is not None:
+            after = None if not records and iterator.after is None else then.sequence
+            going_on = _standing(view, stream, shard, now_ms, after, then.check)
+            told["NextShardIterator"] = endpoint.minter.mint(arn, going_on)
     return told
 
 
@@ -169,10 +177,20 @@ def _read(
     return page.records, then
 
 
+def _standing(
+    view: View, stream: Stream, shard: Shard, now_ms: int, after: int | None, check: int | None
+) -> Iterator:
+    """An iterator that leads to what follows `after`; None: to the oldest record there will be."""
+    name = _id(view, stream)
+    if after is None:
+        return Iterator(name, shard.number, now_ms)
+    return Iterator(name, shard.number, now_ms, after, check, life=view.life(after))
+
+
 def _described(stream: Stream, shards: list[Shard], shard: Shard) -> dict[str, Any]:
-    between = {"StartingSequenceNumber": sequence_number(shard.first)}
+    between = {"StartingSequenceNumber": begins_with(shard.first)}
     if shard.last is not None:
-        between["EndingSequenceNumber"] = sequence_number(shard.last)
+        between["EndingSequenceNumber"] = ends_with(shard.last)
     described: dict[str, Any] = {
         "ShardId": shard_id(stream, shard),
         "SequenceNumberRange": between,
