@@ -3,7 +3,7 @@
 Every method is async and leaves threads to the adapter. A block is `penstock.wire.Block`.
 """
 
-from collections.abc import AsyncIterator, Collection, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from typing import NamedTuple, Protocol, runtime_checkable
 
 from msgspec import Struct
@@ -368,6 +368,9 @@ class RangeRows(Struct, frozen=True, kw_only=True):
     """What is left to read."""
     read_at: str
     """A time of the source at or after the read; opaque text."""
+    varying: Mapping[str, str] = {}
+    """Fields whose values differ in shape, with the type that the source declares for them, as its
+    events say it."""
 
 
 @runtime_checkable

@@ -80,6 +80,39 @@ async def both_ways(server: MySqlServer, values: list[str]) -> None:
         assert encoded(copied) == encoded(story)
 
 
+async def test_columns_whose_values_differ_in_shape_are_told_with_the_first_rows(
+    mysql: MySqlServer, mysql_database: str
+) -> None:
+    """Of a table from before capture began, once in a session, and in a copy before its rows."""
+    masked = {"mask": {f"{mysql_database}.a.m": "****"}}
+    options: dict[str, Any] = {"include": [f"{mysql_database}.*"], "columns": masked}
+    varying = {"j": "json", "t": "timestamp"}
+    with mysql.connect(database=mysql_database) as db:
+        run(
+            db,
+            "CREATE TABLE a (id INT PRIMARY KEY, j JSON, m JSON, t TIMESTAMP NULL, x JSON AS (j))",
+        )
+        source = source_of(mysql, **options)
+        story = await follow(source, Story(), lambda _: True)
+        for number in (1, 2):
+            run(db, f"INSERT INTO a (id, j) VALUES ({number}, '\"red\"')")
+    await caught_up(mysql, source, story)
+    (told,) = [json.loads(bytes(event.description)) for event in story.shapes]
+    assert told["varying"] == varying
+    last = story.position
+    assert story.events[1] == story.shapes[0], "in the transaction of the first row"
+    with mysql.connect(database=mysql_database) as db:
+        run(db, "INSERT INTO a (id) VALUES (3)")
+    again = await caught_up(mysql, source, Story(last))
+    assert [json.loads(bytes(event.description))["varying"] for event in again.shapes] == [varying]
+    copied = await follow(source_of(mysql, **options, start="snapshot"), Story(), completed)
+    operations = [event.operation for event in copied.events]
+    assert operations == ["snapshot_started", "columns", *["insert"] * 3, "snapshot_completed"]
+    (columns,) = [event for event in copied.system if event.operation == "columns"]
+    assert columns.collection == "a"
+    assert json.loads(bytes(columns.description))["varying"] == varying
+
+
 async def test_json_that_looks_like_a_wrapper_stops_a_copy_too(
     mysql: MySqlServer, mysql_database: str
 ) -> None:

@@ -186,6 +186,19 @@ class ReplicaContract:
         assert replica.rows("orders") == {1: {"_id": 1, "a": {"c": 2}, "a.b": 1}}
         assert replica.rejects() == []
 
+    def test_a_column_that_its_source_declares_as_json_holds_every_value(
+        self, replica: Replica, entries: Entries, start: Any
+    ) -> None:
+        driver: Driver = start()
+        columns = schema_event("modify", columns=[], varying={"j": "json"})
+        entries.commit(put(0, j=None), columns)
+        driver.apply()
+        for key, value in enumerate(["red", {"a": 1}, [1, 2], 5, 1.5, True], 1):
+            entries.commit(put(key, j=value))
+            driver.apply(entries.head - 1, entries.head)
+        assert replica.rejects() == []
+        assert set(replica.rows("orders")) == set(range(7))
+
     def test_a_deleted_row_does_not_come_back_with_an_older_change(
         self, replica: Replica, entries: Entries, start: Any
     ) -> None:

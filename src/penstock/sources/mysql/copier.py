@@ -114,6 +114,8 @@ class Copier:
         self._again_at = 0.0
         self._again_seconds = _AGAIN_SECONDS
         self._late = Late(source)
+        self._shaped: set[tuple[Name, str]] = set()
+        """Tables, each with the copy, whose columns were told."""
         self._not_before: Moment | None = None
         """No table that does not divide is opened before the stream was read up to here."""
 
@@ -264,11 +266,11 @@ class Copier:
         if held.due:
             selection = held.opened.selection
             if selection is None:
-                return self._told_rows(held, None)
+                return self._told_rows(held, None, position)
             keyed = held.opened.name, selection.compiled.keyed
             if key_of(held.opened.name) not in {None, keyed[1]}:
                 return self._rekeyed(position, copying, selection, keyed)
-            return self._told_rows(held, keyed)
+            return self._told_rows(held, keyed, position)
         if held.then is None and self._clock() - held.since > OPEN_SECONDS_MAX:
             self._not_before = held.moment
             self._waits(copying.pending[0], "it has no key, and the stream is too far behind it")
@@ -334,20 +336,47 @@ class Copier:
         )
         return Next((event,), again(copying, keyed[0]), keyed)
 
-    def _told_rows(self, held: _Held, keyed: tuple[Name, str] | None) -> Next:
+    def _told_rows(
+        self, held: _Held, keyed: tuple[Name, str] | None, position: MysqlPosition
+    ) -> Next:
         self._late.read()
+        selection = held.opened.selection
         if held.then is not None:
             self._held = None
-            return Next(tuple(held.rows.values()), held.then, keyed if held.rows else None)
-        selection = held.opened.selection
+            rows = list(held.rows.values())
+            told = self._with_columns(rows, held.copying, selection, position)
+            return Next(told, held.then, keyed if rows else None)
         assert selection is not None
         portion = self._reader.portion(held.opened)
         events = self._events(held.copying, selection, portion)
         held.copying = read(held.copying, len(events), after=None, key="", last=portion.last)
         if portion.last:
             self._drop()
-        told = [one for one in events if bytes(one.key) not in held.doubted]
-        return Next(told, held.copying, keyed if told else None)
+        rows = [one for one in events if bytes(one.key) not in held.doubted]
+        told = self._with_columns(rows, held.copying, selection, position)
+        return Next(told, held.copying, keyed if rows else None)
+
+    def _with_columns(
+        self,
+        rows: Sequence[ChangeEvent],
+        copying: Copying,
+        selection: Selection | None,
+        position: MysqlPosition,
+    ) -> Sequence[AnyEvent]:
+        """The rows, and before the first ones of a table what not each of them says of it."""
+        if not rows or selection is None or not selection.compiled.varying:
+            return rows
+        table, copy = selection.compiled.name, f"{copying.snapshot}:{copying.copies}"
+        if (table, copy) in self._shaped:
+            return rows
+        self._shaped.add((table, copy))
+        columns = self._teller.copied_shape(
+            selection.compiled,
+            copy=copy,
+            position=position.gtids,
+            seconds=max(copying.begun, position.at),
+        )
+        return [columns, *rows]
 
     def _events(
         self, copying: Copying, selection: Selection, portion: Portion

@@ -270,6 +270,22 @@ class Teller:
             description=Raw(json.encode(said)),
         )
 
+    def copied_shape(
+        self, compiled: CompiledTable, *, copy: str, position: str, seconds: int
+    ) -> SystemEvent:
+        """Which columns of a copied table have values that differ in shape."""
+        database, name = compiled.name
+        facts = {"snapshot": copy, "varying": compiled.varying}
+        identity = f"{copy}:{position}"
+        return self.system(
+            "columns",
+            identity,
+            position=position,
+            seconds=seconds,
+            facts=facts,
+            table=(database, name),
+        )
+
     def rekeyed(
         self,
         compiled: CompiledTable,

@@ -187,7 +187,12 @@ class RangeReader:
             )
         events = self._told(selection, portion.rows, first=0)
         self._reader.close()
-        return RangeRows(events=events, rest=rest, read_at=self._now(known.flavour))
+        return RangeRows(
+            events=events,
+            rest=rest,
+            read_at=self._now(known.flavour),
+            varying=selection.compiled.varying,
+        )
 
     def _portion(self, part: KeyRange) -> RangeRows:
         """The next rows of a table that does not divide."""
@@ -200,17 +205,18 @@ class RangeReader:
         assert selection is not None
         portion = self._reader.portion(reading.opened)
         events = self._told(selection, portion.rows, first=reading.number)
+        varying = selection.compiled.varying
         if portion.last:
             self._reader.close()
             read_at = self._now(self._position.flavour)
-            return RangeRows(events=events, rest=None, read_at=read_at)
+            return RangeRows(events=events, rest=None, read_at=read_at, varying=varying)
         self._reading = reading._replace(number=reading.number + len(events))
         rest = KeyRange(
             database=part.database,
             collection=part.collection,
             after=str(self._reading.number).encode(),
         )
-        return RangeRows(events=events, rest=rest, read_at=reading.read_at)
+        return RangeRows(events=events, rest=rest, read_at=reading.read_at, varying=varying)
 
     def _told(
         self, selection: Selection, rows: Sequence[tuple[Any, ...]], *, first: int

@@ -21,7 +21,7 @@ from penstock.sources.mysql.row_readers import (
     UnreadableTableError,
     row_reader,
 )
-from penstock.sources.mysql.shapes import described, version_of
+from penstock.sources.mysql.shapes import described, varying, version_of
 from penstock.sources.mysql.tables import Table
 
 
@@ -49,6 +49,8 @@ class CompiledTable(Struct, frozen=True):
     """Its columns and its key, as a schema event says them."""
     keyed: str
     """Another where the same rows have another key."""
+    varying: Mapping[str, str] = {}
+    """The told columns whose values differ in shape, with their types, as events say them."""
     heads: Mapping[int, bytes] = {}
     """What most events begin with whose rows have all columns, by their type."""
 
@@ -283,6 +285,12 @@ def compile_table(
         read = row_reader(table, charsets, told, image)
         return read if ruled is None else _ruled(read, ruled)
 
+    varies = varying(
+        (name, table.columns[i].type)
+        for i, name in told.items()
+        if ruled is None or not ruled.changes((name,))
+    )
+    shape = {"schemaVersion": version, **described(table, charsets, told.values())}
     whole = (1 << len(table.columns)) - 1
     if ruled is None:
         bare, apply = reader(whole), as_it_is
@@ -291,7 +299,8 @@ def compile_table(
     return CompiledTable(
         *(table, (table.database, table.name), reader(whole), bare, apply, key, told, reader),
         version=version,
-        shape={"schemaVersion": version, **described(table, charsets, told.values())},
+        shape={**shape, "varying": varies} if varies else shape,
+        varying=varies,
         keyed=keyed(*([mapped(table.columns[i]) for i in which] for which in (table.key, told))),
         heads=_heads(len(table.columns)),
     )

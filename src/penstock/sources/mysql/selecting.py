@@ -14,7 +14,7 @@ from datetime import datetime
 from typing import Any, Final, NamedTuple
 
 import xxhash
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from penstock import extjson
 from penstock.sources.mysql.binlog import MalformedEventError
@@ -24,6 +24,7 @@ from penstock.sources.mysql.json_texts import json_of_text, kinds_of
 from penstock.sources.mysql.keyed import Spelled, described, keyed
 from penstock.sources.mysql.row_readers import Document, RowReader, UnreadableTableError
 from penstock.sources.mysql.rows import CompiledTable, as_it_is
+from penstock.sources.mysql.shapes import varying
 from penstock.sources.mysql.tables import Column, ColumnType, Table
 from penstock.sources.mysql.values import geometry, instant
 
@@ -186,7 +187,14 @@ class Selection:
         """Whether it is read in parts, in the order of its key."""
         self.key = [known[part.name] for part in definition.key] if self.divides else []
         """Its columns, where it is divided."""
-        self.compiled = _compiled(definition, told)
+        self.compiled = structs.replace(
+            _compiled(definition, told),
+            varying=varying(
+                (column.name, _TYPES.get(column.type, -1))
+                for column in told
+                if ruled is None or not ruled.changes((column.name,))
+            ),
+        )
         """What the stream's own events of the table are made with."""
 
     def statement(self, span: Span, limit: int | None) -> str:

@@ -61,6 +61,9 @@ class Shapes:
         """Tables that were asked for, and have no virtual column: no position keeps them."""
         self._telling: dict[Name, int] = {}
         """Tables that the open transaction tells of: the number of their first row in it."""
+        self._varying: set[Name] = set()
+        """Tables with columns whose values differ in shape (`varying`) that were told since this
+        reading began."""
         self._kept: tuple[Shape, ...] | None = None
         for one in kept:
             table = (one.database, one.name)
@@ -99,12 +102,16 @@ class Shapes:
             return frozenset() if table in self._plain else None
         return None if known.virtual is None else frozenset(known.virtual)
 
-    def met(self, table: Name, number: int) -> bool:
+    def met(self, table: Name, number: int, *, varying: bool = False) -> bool:
         """A row of a table comes, with this number in the open transaction.
 
-        Whether it is the first since its columns should be told, which `telling` then has it in.
+        Whether it is the first since its columns should be told, which `telling` then has it in:
+        since it was created or altered, and, of a table that is `varying`, since this reading
+        began, for who reads rows must know what they are before he has seen all shapes of them.
         """
-        if table in self._telling or not self._is_untold(table):
+        if table in self._telling:
+            return False
+        if not self._is_untold(table) and not (varying and table not in self._varying):
             return False
         self._telling[table] = number
         return True
@@ -152,7 +159,9 @@ class Shapes:
         another key than those before it."""
         if self._telling:
             for table in self._telling:
-                self._put(table, self.virtual(table), untold=False)
+                if self._is_untold(table):
+                    self._put(table, self.virtual(table), untold=False)
+            self._varying.update(self._telling)
             self._telling.clear()
         if not self._keying:
             return []
@@ -246,6 +255,12 @@ def chosen(
     return frozenset(name for name in names if now.get(name)), list(now) == list(names)
 
 
+def varying(types: Iterable[tuple[str, int]]) -> dict[str, str]:
+    """Of columns by name and ColumnType: those whose values differ in shape, with their type. JSON
+    is any value, and the zero TIMESTAMP is a text."""
+    return {name: _WORDS[ColumnType(kind)] for name, kind in types if kind in _VARYING}
+
+
 def version_of(table: Table, virtual: frozenset[str]) -> int:
     """A number of 53 bits for the shape of a table, never 0: equal shapes have equal ones."""
     said = (table.columns, table.key, sorted(virtual))
@@ -274,6 +289,7 @@ _WORDS: Final = {
     ColumnType.JSON: "json",
     ColumnType.VECTOR: "vector",
 }
+_VARYING: Final = frozenset({ColumnType.JSON, ColumnType.TIMESTAMP2})
 _DIGITS: Final = frozenset({ColumnType.TIME2, ColumnType.DATETIME2, ColumnType.TIMESTAMP2})
 _BLOBS: Final = {1: "tiny", 2: "", 3: "medium", 4: "long"}
 

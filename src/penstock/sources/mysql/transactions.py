@@ -396,7 +396,7 @@ class Transactions:
         if table is None:
             return ()
         place.origin.at(event.begin)
-        if self.shapes.met(table.name, place.ordinal):
+        if self.shapes.met(table.name, place.ordinal, varying=bool(table.varying)):
             self._described[table.name] = table
         if self.shapes.keys_anew(table.name, table.keyed, place.ordinal):
             # It has the number of the row behind it, and so goes where that goes: the places of

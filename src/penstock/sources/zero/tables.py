@@ -12,7 +12,7 @@ from penstock.event import AnyEvent, Operation
 from penstock.sources.zero.events import Place, Row, Teller
 from penstock.sources.zero.positions import Tables, tables_text
 from penstock.sources.zero.scope import Scope
-from penstock.sources.zero.values import decoder
+from penstock.sources.zero.values import decoder, is_json
 from penstock.zero import messages as said
 
 _NULL: Final = b"null"
@@ -187,7 +187,10 @@ class Announced:
         if word == "createIndexes" and copy:
             word = "modify"
         types = {name: one.data_type for name, one in tables.get(table, {}).items()}
-        return table, word, {"columns": types} if types else {}
+        if not types:
+            return table, word, {}
+        varying = {name: "json" for name, one in types.items() if is_json(one)}
+        return table, word, {"columns": types, **({"varying": varying} if varying else {})}
 
     def _known(self, table: str) -> dict[str, said.ColumnSpec]:
         columns = self._tables.get(table)

@@ -61,9 +61,14 @@ def _of(name: str, enum: bool, json_as_text: bool) -> Decode:
     if enum:
         return _text
     base = re.sub(r"\s*\([^)]*\)", "", name).strip()
-    if base in {"json", "jsonb"}:
+    if is_json(base):
         return _json_text if json_as_text else _json
     return _TYPES.get(base, _text)
+
+
+def is_json(name: str) -> bool:
+    """Whether a type's values are any JSON."""
+    return name.lower() in {"json", "jsonb"}
 
 
 def _array(name: str, enum: bool) -> Decode:

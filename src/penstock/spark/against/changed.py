@@ -91,7 +91,7 @@ def ended_by(pipeline: str, controls: Sequence[Control]) -> frozenset[tuple[str,
                 f"the pipeline on, and compare then."
             )
         ended.update(ends_of(control))
-        if control.operation == "modify":
+        if control.operation == "modify" and "columns" not in control.description:
             # Of another shape, rows may have other values, which nobody tells.
             ended.add((control.database, control.collection))
     return frozenset(ended)

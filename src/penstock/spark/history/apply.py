@@ -29,6 +29,7 @@ from penstock.spark.history.versions import NEVER, OPEN, REJECT, Places, Points,
 from penstock.spark.table.apply import entries_of, table_cells
 from penstock.spark.table.arrow import Column, arrow, compute
 from penstock.spark.table.chunk import Chunk, concat_cells
+from penstock.spark.table.declared import with_declared
 from penstock.spark.table.decode import Cells, documents_of
 from penstock.spark.table.delta import as_wide
 from penstock.spark.table.kinds import document_field
@@ -162,7 +163,8 @@ def _prepare(
     documented = np.flatnonzero(resolved.documents >= 0)
     row_of = np.zeros(resolved.count, np.int64)
     row_of[resolved.documents[documented]] = documented
-    placement = place(schema, resolved.cells, chunk.sequences[row_of], naming=VERSION_NAMING)
+    existing = with_declared(schema, chunk.declared, VERSION_NAMING)
+    placement = place(existing, resolved.cells, chunk.sequences[row_of], naming=VERSION_NAMING)
     misfits = {int(row_of[at]): why for at, why in placement.misfits.items()}
     rejects = resolved.rejects + [
         Reject(sequence=int(chunk.sequences[row]), reason=why.reason, field=why.field)

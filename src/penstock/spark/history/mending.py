@@ -111,6 +111,7 @@ def mend(
     chunk = Chunk(
         rows=arrow.concat_tables([rows for rows, _ in parts]).combine_chunks(),
         cells=concat_cells(*((cells, rows.num_rows) for rows, cells in parts)),
+        declared=changes.declared,
     )
     since, brought = chunk.sequences.copy(), np.full(sum(counts), NEVER, np.int64)
     since[first : first + len(begun)] = begun

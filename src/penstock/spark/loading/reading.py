@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import msgspec
 import pyarrow as pa
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from penstock.event import ChangeEvent, Kind, Operation
 from penstock.ports import InexactRow, KeyRange, ReadsRanges
@@ -20,6 +20,7 @@ from penstock.spark.loading.parts import Part
 from penstock.spark.scratch import shared_scratch
 from penstock.spark.table.arrow import arrow, compute
 from penstock.spark.table.chunk import CHUNK_SCHEMA, Chunk, from_chunks, to_chunks
+from penstock.spark.table.declared import kinds_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -36,7 +37,7 @@ OpenSource = Callable[[], ReadableSource]
 
 _READ_DDL: Final = (
     "rows binary, cells binary, file string, size long, commits binary, first long, entries long, "
-    "part long, read_at string, inexact binary"
+    "part long, read_at string, inexact binary, varying binary"
 )
 _READ_SCHEMA: Final = arrow.schema(
     [
@@ -44,6 +45,7 @@ _READ_SCHEMA: Final = arrow.schema(
         ("part", pa.int64()),
         ("read_at", pa.string()),
         ("inexact", pa.binary()),
+        ("varying", pa.binary()),
     ]
 )
 """A chunk of a part; or, without one, that the part was read, when, and which of its rows have no
@@ -117,11 +119,13 @@ def _part_rows(table: pa.Table) -> PartRows:
     """What the tasks say of one part: its chunks, and when all of it was read."""
     read_at: list[Any] = table["read_at"].drop_null().to_pylist()
     inexact: list[Any] = table["inexact"].drop_null().to_pylist()
+    varying: list[Any] = table["varying"].drop_null().to_pylist()
     chunks = table.filter(compute.is_null(table["read_at"]))
     sizes: list[Any] = chunks["size"].to_pylist()
     rows: list[Any] = chunks["entries"].to_pylist()
+    declared = kinds_of(msgspec.json.decode(varying[0], type=dict[str, str]))
     return PartRows(
-        chunks=[chunk for chunk, _ in from_chunks(chunks)],
+        chunks=[structs.replace(one, declared=declared) for one, _ in from_chunks(chunks)],
         read_at=read_at[0],
         size=sum(sizes),
         rows=sum(rows),
@@ -143,11 +147,17 @@ def _read(
             reading = Reading(number, ranges[number], open_source, position)
             batches_read = chain(reading.batches(), reading.inexact_batches())
             for chunk in to_chunks(batches_read, cuts=(), scratch=scratch):
-                nothing = (arrow.nulls(1, pa.string()), arrow.nulls(1, pa.binary()))
+                nothing = [arrow.nulls(1, one.type) for one in list(_READ_SCHEMA)[-3:]]
                 columns = [*chunk.columns, arrow.array([number]), *nothing]
                 yield arrow.RecordBatch.from_arrays(columns, schema=_READ_SCHEMA)
             inexact = msgspec.json.encode(reading.inexact)
-            end = {"part": number, "read_at": reading.read_at, "inexact": inexact}
+            varying = msgspec.json.encode(reading.varying)
+            end = {
+                "part": number,
+                "read_at": reading.read_at,
+                "inexact": inexact,
+                "varying": varying,
+            }
             yield arrow.RecordBatch.from_pylist([end], schema=_READ_SCHEMA)
 
 
@@ -162,6 +172,7 @@ class Reading:
         self._first = number << _ROWS_BITS
         self.read_at = ""
         self.inexact: list[InexactRow] = []
+        self.varying: dict[str, str] = {}
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """The rows that have an exact form."""
@@ -173,6 +184,7 @@ class Reading:
                     read = runner.run(source.read_range(rest, position=self._position))
                     rest, self.read_at = read.rest, read.read_at
                     self.inexact += read.inexact
+                    self.varying |= read.varying
                     if read.events:
                         yield entries_of(read.events, first=self._first)
                         self._first += len(read.events)

@@ -197,4 +197,4 @@ def _placed(chunk: Chunk, sequence: int) -> Chunk:
     """The same rows, as of `sequence`."""
     at = chunk.rows.schema.get_field_index("sequence")
     column = arrow.array([sequence] * chunk.rows.num_rows)
-    return Chunk(rows=chunk.rows.set_column(at, "sequence", column), cells=chunk.cells)
+    return structs.replace(chunk, rows=chunk.rows.set_column(at, "sequence", column))

@@ -33,6 +33,7 @@ from penstock.spark.replica.place import Stream
 from penstock.spark.table.apply import Identity, fold_rows, relative_keys
 from penstock.spark.table.arrow import Column, arrow
 from penstock.spark.table.chunk import Chunk, concat_cells
+from penstock.spark.table.declared import with_declared
 from penstock.spark.table.decode import (
     Cells,
     Document,
@@ -146,7 +147,8 @@ def prepared(
         )
         return {**told.misfits, **unfit}
 
-    placement = place(existing, rows.cells, rows.sequences, naming=naming, others=others)
+    wanted = with_declared(existing, chunk.declared, naming)
+    placement = place(wanted, rows.cells, rows.sequences, naming=naming, others=others)
     misfits = placement.misfits
     fits = np.ones(len(rows.keys), bool)
     fits[list(misfits)] = False

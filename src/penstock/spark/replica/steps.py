@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import pyarrow as pa
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from penstock.errors import ChangesLostError, PenstockError, PipelineError
 from penstock.event import Kind
@@ -19,6 +19,7 @@ from penstock.spark.config import ReplicatePipelineConfig
 from penstock.spark.replica.place import Stream
 from penstock.spark.table.arrow import arrow, compute
 from penstock.spark.table.chunk import Chunk, Collected, Control
+from penstock.spark.table.declared import declared_by
 from penstock.spark.table.reduce import CONTROL
 from penstock.spark.table.rejects import GAP, Reject
 from penstock.spark.table.writing import changes_no_row
@@ -115,18 +116,21 @@ def steps_of(
     for control in batch.controls:
         if changes_no_row(control) or control.sequence <= after:
             continue
-        steps += _rows(batch.chunk, after, control.sequence)
+        steps += _rows(batch, config, after, control.sequence)
         after = control.sequence
         try:
             steps += _about_all(control, pipeline, config)
         except PipelineError as error:
             stop = Stop(sequence=control.sequence, error=error)
             return Steps(steps=steps, stop=stop, entries=batch.entries)
-    steps += _rows(batch.chunk, after, batch.chunk.last_sequence + 1)
+    steps += _rows(batch, config, after, batch.chunk.last_sequence + 1)
     return Steps(steps=steps, stop=None, entries=batch.entries)
 
 
-def _rows(chunk: Chunk, after: int, before: int) -> Iterator[Rows]:
+def _rows(
+    batch: Collected, config: ReplicatePipelineConfig, after: int, before: int
+) -> Iterator[Rows]:
+    chunk, controls = batch.chunk, batch.controls
     sequences = chunk.sequences
     here = np.flatnonzero((sequences > after) & (sequences < before) & (chunk.roles != CONTROL))
     if not len(here):
@@ -142,7 +146,13 @@ def _rows(chunk: Chunk, after: int, before: int) -> Iterator[Rows]:
         )
         places = np.flatnonzero(own.to_numpy(zero_copy_only=False))
         stream = Stream(pair["database"], pair["collection"])
-        yield Rows(stream=stream, chunk=part.take(places))
+        declared = declared_by(
+            (one for one in controls if one.database == stream.database),
+            stream.collection,
+            config_steps(config, stream.collection),
+        )
+        own_rows = structs.replace(part.take(places), declared=declared)
+        yield Rows(stream=stream, chunk=own_rows)
 
 
 def _about_all(control: Control, pipeline: str, config: ReplicatePipelineConfig) -> Iterator[Step]:

@@ -16,12 +16,14 @@ from numpy.typing import NDArray
 
 from penstock.spark.table.arrow import Column, arrow, compute
 from penstock.spark.table.chunk import ROW_SCHEMA, Chunk, concat_cells
+from penstock.spark.table.declared import with_declared
 from penstock.spark.table.decode import Cells, Document, decode_documents, documents_of
 from penstock.spark.table.kinds import Kind, document_field, kind_of_column
 from penstock.spark.table.patch import State, builds_on_row, decode_change, fold
 from penstock.spark.table.placing import place
 from penstock.spark.table.plan import (
     DATABASE,
+    DELTA,
     KEY,
     OPERATION,
     OWN_COLUMNS,
@@ -83,7 +85,8 @@ def prepare(
     outcomes = outcomes_of(chunk, table_states(base), loading=loading)
     operations, rejected = list(outcomes.operations), list(outcomes.rejected)
     sequences, rejects = outcomes.sequences, list(outcomes.rejects)
-    placement = place(schema, outcomes.cells, sequences)
+    existing = with_declared(schema, chunk.declared, DELTA)
+    placement = place(existing, outcomes.cells, sequences)
     for row, why in sorted(placement.misfits.items()):
         operations[row] = STALE
         rejected[row] = max(rejected[row] or 0, int(sequences[row]))

@@ -111,6 +111,8 @@ class Chunk(Struct, frozen=True, kw_only=True):
     """ROW_SCHEMA."""
     cells: Cells
     """One value per row; null for rows that are no PUT."""
+    declared: Mapping[str, Kind] = {}
+    """By field: the kind that its column has from the first (`penstock.spark.table.declared`)."""
 
     @property
     def sequences(self) -> NDArray[np.int64]:
@@ -145,7 +147,7 @@ class Chunk(Struct, frozen=True, kw_only=True):
             left = {kind: one for kind, one in taken.items() if one.null_count < len(one)}
             if left:
                 cells[field] = left
-        return Chunk(rows=self.rows.take(indices), cells=cells)
+        return Chunk(rows=self.rows.take(indices), cells=cells, declared=self.declared)
 
 
 class Control(Struct, frozen=True, kw_only=True):
@@ -264,6 +266,7 @@ def join(chunks: Sequence[Chunk], *, cuts: Sequence[int] = (), every: bool = Fal
     whole = Chunk(
         rows=arrow.concat_tables([chunk.rows for chunk in left]).combine_chunks(),
         cells=concat_cells(*((chunk.cells, chunk.rows.num_rows) for chunk in left)),
+        declared={field: kind for chunk in left for field, kind in chunk.declared.items()},
     )
     return whole.take(np.searchsorted(lasting, kept))
 

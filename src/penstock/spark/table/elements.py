@@ -34,6 +34,7 @@ from penstock.spark.table.apply import (
 )
 from penstock.spark.table.arrow import Column, arrow, compute
 from penstock.spark.table.chunk import Chunk
+from penstock.spark.table.declared import with_declared
 from penstock.spark.table.decode import Cells, Document, decode_documents, documents_of
 from penstock.spark.table.kinds import Kind, document_field
 from penstock.spark.table.patch import State
@@ -105,7 +106,8 @@ def prepare_elements(
     building = arrow.array(relative_keys(chunk), pa.string())
     base = base.filter(compute.is_in(base[KEY], building))
     outcomes = outcomes_of(chunk, element_states(base, elements.field))
-    write, misfits = _written(outcomes, schema, elements, sized=True)
+    existing = with_declared(schema, chunk.declared, _NAMING)
+    write, misfits = _written(outcomes, existing, elements, sized=True)
     rejects = [
         Reject(sequence=int(outcomes.sequences[at]), reason=why.reason, field=why.field)
         for at, why in sorted(misfits.items())

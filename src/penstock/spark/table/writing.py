@@ -17,13 +17,14 @@ from typing import Final, Generic, TypeVar
 
 import numpy as np
 import pyarrow as pa
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from penstock.errors import ChangesLostError, PipelineChangedError, PipelineError
 from penstock.event import Kind
 from penstock.spark.config import DeltaPipelineConfig, SteppedPipelineConfig
 from penstock.spark.table.arrow import compute
 from penstock.spark.table.chunk import Chunk, Collected, Control
+from penstock.spark.table.declared import declared_by
 from penstock.spark.table.events import Effect, Place, effect_of, renamed
 from penstock.spark.table.lake import Folders, KeptTable, Lake
 from penstock.spark.table.reduce import CONTROL
@@ -100,6 +101,7 @@ class Writer(ABC, Generic[_Own]):
         self._least = tables or {}
         self._loading = loading
         self._unfollowed = unfollowed
+        self._controls: Sequence[Control] = ()
         self._touched: dict[str, _Own] = {}
         self._rejects: KeptTable | None = None
         self._rows = 0
@@ -115,6 +117,7 @@ class Writer(ABC, Generic[_Own]):
         if lost is not None:
             batch = before(lost.sequence)
         after, last = batch.after, batch.chunk.last_sequence
+        self._controls = batch.controls
         for control in batch.controls:
             if changes_no_row(control):
                 continue
@@ -182,7 +185,10 @@ class Writer(ABC, Generic[_Own]):
             own = compute.equal(chunk.rows["collection"], collection).to_numpy()
             part = chunk.take(np.flatnonzero(own & (chunk.sequences > self._applied(table))))
             if part.rows.num_rows:
-                parts.append((table, part))
+                declared = declared_by(
+                    self._controls, collection, steps_of(self._config, collection)
+                )
+                parts.append((table, structs.replace(part, declared=declared)))
         self._write(parts, self._stamp(after, until))
 
     def _reject(self, rejects: list[Reject], stamp: Stamp) -> None:

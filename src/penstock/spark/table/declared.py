@@ -1,0 +1,101 @@
+"""Columns whose kind the source declares, where their values differ in shape. Pure.
+
+Of most columns each value tells the kind. A JSON column has values of every kind, and what its
+first one happens to be says nothing of the others; so it is made as its source declares it, as soon
+as that is known, with a value or without.
+"""
+
+# The stubs of pyarrow leave element types open.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+import pyarrow as pa
+
+from penstock.spark.table.arrow import arrow
+from penstock.spark.table.chunk import Control
+from penstock.spark.table.kinds import Kind, column_field, document_field, kind_of_column
+from penstock.spark.table.plan import Naming
+from penstock.spark.transform.config import ExpectConfig, TransformConfig
+
+Declared = Mapping[str, Kind]
+"""By field: the kind that its column has from the first."""
+
+_KINDS: Final = {"json": Kind.JSON, "timestamp": Kind.TIMESTAMP}
+"""By the type that events say in `varying`."""
+
+
+def kinds_of(varying: Mapping[str, str]) -> dict[str, Kind]:
+    """The kinds of columns of these types; a type that is not known here declares nothing."""
+    return {field: _KINDS[said] for field, said in varying.items() if said in _KINDS}
+
+
+def declared_by(
+    controls: Iterable[Control],
+    collection: str,
+    steps: Sequence[TransformConfig | ExpectConfig] = (),
+) -> dict[str, Kind]:
+    """What these events declare of a collection's fields behind its steps.
+
+    Where they say two things of one, for tables of several databases or one that was altered, it is
+    JSON, which holds all.
+    """
+    found: dict[str, Kind] = {}
+    for control in controls:
+        if control.collection == collection and (said := control.description.get("varying")):
+            for field, kind in behind(steps, kinds_of(said)).items():
+                found[field] = kind if found.get(field, kind) is kind else Kind.JSON
+    return found
+
+
+def behind(
+    steps: Sequence[TransformConfig | ExpectConfig], declared: Mapping[str, Kind]
+) -> dict[str, Kind]:
+    """What is declared of the fields that steps leave as they are, by their new names."""
+    left = dict(declared)
+    for step in steps:
+        if not isinstance(step, TransformConfig) or step.kind == "filter":
+            continue
+        match step.kind:
+            case "select":
+                left = {field: kind for field, kind in left.items() if field in step.select}
+            case "rename":
+                left = {step.rename.get(field, field): kind for field, kind in left.items()}
+            case "sql" | "function":
+                return {}
+            case _:
+                flattened = step.flatten if isinstance(step.flatten, tuple) else tuple(left)
+                changed = {
+                    "drop": step.drop,
+                    "cast": tuple(step.cast),
+                    "mask": step.mask,
+                    "hash": step.hash,
+                    "flatten": flattened,
+                    "explode": (step.explode,),
+                }[step.kind]
+                left = {field: kind for field, kind in left.items() if field not in changed}
+    return left
+
+
+def with_declared(existing: pa.Schema, declared: Declared, naming: Naming) -> pa.Schema:
+    """The columns of a table and those of declared fields that it does not have, where it has room.
+
+    A column that is there keeps its kind.
+    """
+    columns: list[Any] = list(existing)
+    known = {document_field(column) for column in columns}
+    taken = {naming.one_case(name) for name in (*naming.own, *existing.names)}
+    width = naming.room.width(*map(kind_of_column, columns))
+    for field, kind in declared.items():
+        name, more = field.translate(naming.forbidden), naming.room.width(kind)
+        if field in known or naming.refusal(name, field, taken) is not None:
+            continue
+        if not naming.room.holds(len(naming.own) + len(columns) + 1, width + more):
+            continue
+        taken.add(naming.one_case(name))
+        width += more
+        columns.append(column_field(name, kind, field=field))
+    schema: pa.Schema = arrow.schema(columns)
+    return schema

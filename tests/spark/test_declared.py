@@ -1,0 +1,137 @@
+"""A column is what its source declares where values differ in shape, whichever comes first."""
+
+import itertools
+import json
+from pathlib import Path
+from typing import Any, cast
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+
+from penstock.spark.table.chunk import control_of
+from penstock.spark.table.declared import behind, declared_by, kinds_of
+from penstock.spark.table.kinds import Kind, kind_of_column
+from penstock.spark.transform.config import TransformConfig
+from tests.spark.histories import history
+from tests.spark.tables import Entries, apply, change, pipeline, put, schema_event
+
+NONE: set[str] = set()
+VALUES = ["red", {"a": 1}, [1, 2], 5, 1.5, True, 2**40]
+"""What a JSON column may have, each of another kind."""
+
+
+def columns_of(*, database: str = "db", **varying: str) -> Any:
+    """What a source says of the columns of a table with its first rows."""
+    return schema_event("modify", database=database, columns=[], varying=varying)
+
+
+def kind(path: Path, column: str) -> str:
+    """The kind that a table's column says it has."""
+    schema: Any = pa.schema(cast("Any", DeltaTable(str(path)).schema().to_arrow()))
+    return str(kind_of_column(schema.field(column)))
+
+
+@pytest.mark.parametrize("first", range(len(VALUES)))
+@pytest.mark.parametrize("to", ["table", "history"])
+def test_a_declared_json_column_holds_every_value_whichever_is_the_first(
+    first: int, to: str, tmp_path: Path
+) -> None:
+    values = [*VALUES[first:], *VALUES[:first]]
+    config = (history if to == "history" else pipeline)(tmp_path / "t")
+    entries = Entries()
+    entries.commit(put(0, j=values[0]), columns_of(j="json"))
+    results = [apply(entries.table(), config)]
+    for number, value in enumerate(values[1:], 1):
+        entries.commit(put(number, j=value))
+        results.append(apply(entries.table(entries.head - 1), config, batch_id=number))
+    assert [one.rejected for one in results] == [0] * len(values)
+    rows: Any = DeltaTable(str(tmp_path / "t")).to_pyarrow_table()
+    rows = rows.sort_by("_sequence")
+    texts: list[Any] = rows["j"].to_pylist()
+    assert [json.loads(text) for text in texts] == values
+
+
+def test_what_was_declared_before_the_first_value_is_known_when_it_comes(tmp_path: Path) -> None:
+    entries, config = Entries(), pipeline(tmp_path / "t")
+    entries.commit(put(1, j=None), columns_of(j="json"))
+    apply(entries.table(), config)
+    entries.commit(put(2, j="red"))
+    entries.commit(put(3, j={"a": 1}))
+    assert apply(entries.table(2), config, batch_id=1).rejected == 0
+    assert kind(tmp_path / "t", "j") == "json"
+
+
+def test_a_zero_timestamp_does_not_make_the_column_a_text(tmp_path: Path) -> None:
+    """It is rejected, by name, and no instant behind it is."""
+    entries, config = Entries(), pipeline(tmp_path / "t")
+    zero, instant = "0000-00-00 00:00:00", '{"_id": 2, "at": {"$date": "2026-01-31T23:59:59Z"}}'
+    entries.commit(put(1, at=zero), columns_of(at="timestamp"))
+    entries.commit(change(2, "insert", text=instant))
+    assert apply(entries.table(), config).rejected == 1
+    assert kind(tmp_path / "t", "at") == "timestamp"
+
+
+def test_a_column_that_is_there_keeps_its_kind(tmp_path: Path) -> None:
+    entries, config = Entries(), pipeline(tmp_path / "t")
+    entries.commit(put(1, j="red"))
+    apply(entries.table(), config)
+    entries.commit(put(2, j="blue"), columns_of(j="json"))
+    assert apply(entries.table(1), config, batch_id=1).rejected == 0
+    assert kind(tmp_path / "t", "j") == "string"
+
+
+def test_rows_of_elements_have_declared_columns_beside_them(tmp_path: Path) -> None:
+    entries = Entries()
+    config = pipeline(tmp_path / "t", transform=[{"explode": "lines"}])
+    entries.commit(put(1, j="red", lines=[1, 2]), columns_of(j="json", lines="json"))
+    entries.commit(put(2, j=[5], lines=[3]))
+    assert apply(entries.table(), config).rejected == 0
+    assert kind(tmp_path / "t", "j") == "json"
+    assert kind(tmp_path / "t", "lines") == "int32", "the elements' own kind"
+
+
+def declared(*events: Any, steps: tuple[TransformConfig, ...] = ()) -> dict[str, Kind]:
+    """What `declared_by` makes of events about `orders`."""
+    entries = Entries()
+    entries.commit(*events)
+    rows: list[Any] = entries.table().to_pylist()
+    return declared_by(map(control_of, rows), "orders", steps)
+
+
+def test_two_declarations_of_one_field_are_json_which_holds_both() -> None:
+    assert declared(columns_of(v="timestamp")) == {"v": Kind.TIMESTAMP}
+    both = columns_of(v="timestamp"), columns_of(v="json", database="other")
+    for order in itertools.permutations(both):
+        assert declared(*order) == {"v": Kind.JSON}
+
+
+def test_types_that_are_not_known_here_and_other_events_declare_nothing() -> None:
+    assert kinds_of({"a": "xml", "b": "json"}) == {"b": Kind.JSON}
+    assert declared(schema_event("create"), schema_event("modify", columns=[])) == {}
+    assert declared(schema_event("modify", collection="lines", varying={"v": "json"})) == {}
+
+
+@pytest.mark.parametrize(
+    ("step", "left"),
+    [
+        ({"rename": {"a": "c"}}, {"c", "b"}),
+        ({"select": ["a"]}, {"a"}),
+        ({"drop": ["a"]}, {"b"}),
+        ({"drop": ["a.x"]}, {"a", "b"}),
+        ({"cast": {"a": "string"}}, {"b"}),
+        ({"mask": ["a"]}, {"b"}),
+        ({"hash": ["a"], "salt": "0123456789abcdef"}, {"b"}),
+        ({"flatten": ["a"]}, {"b"}),
+        ({"flatten": True}, NONE),
+        ({"explode": "a"}, {"b"}),
+        ({"filter": "x", "document_schema": "x BOOLEAN"}, {"a", "b"}),
+        ({"sql": "SELECT a FROM documents", "document_schema": "a STRING"}, NONE),
+        ({"function": "m:f", "document_schema": "a STRING"}, NONE),
+    ],
+)
+def test_steps_leave_declared_what_they_leave_as_it_is(
+    step: dict[str, Any], left: set[str]
+) -> None:
+    steps = [TransformConfig.model_validate(step)]
+    assert set(behind(steps, {"a": Kind.JSON, "b": Kind.JSON})) == left
