@@ -79,8 +79,10 @@ class Model:
             sure = sure and self._sure.get(own, True)
         self._sure[own] = sure
         same = known is not None and self._seen(known["document"]) == self._seen(document)
-        if known is not None and same and known["sure"] == sure:
-            if _text(known["document"]) != _text(document):
+        # What is looked up with untracked fields may be a change of these alone.
+        joins = bool(self._tracked or self._untracked) and not sure
+        if known is not None and same and (known["sure"] == sure or joins):
+            if _text(known["document"]) != _text(document) or known["sure"] != sure:
                 known |= {"document": document, "sequence": entry["sequence"], "sure": sure}
             return
         self._end(own, entry)

@@ -149,6 +149,36 @@ def test_what_was_looked_up_later_says_so(tmp_path: Path) -> None:
         ]
 
 
+@pytest.mark.parametrize("looked_up", [True, False])
+def test_a_change_of_untracked_fields_alone_is_of_the_open_version(
+    tmp_path: Path, looked_up: bool
+) -> None:
+    """However the row comes: as it was looked up, or as what changed of it."""
+    entries = Entries()
+    entries.commit(structs.replace(put(1, n=1, seen=0), full_document_as_of_event=True))
+    for seen in (1, 2):
+        row = {"_id": 1, "n": 1, "seen": seen} if looked_up else None
+        entries.commit(change(1, "update", row, update={"updatedFields": {"seen": seen}}))
+    exact = structs.replace(put(1, n=1, seen=3), full_document_as_of_event=True)
+    entries.commit(exact)
+    untracked = {"track_history_except_column_list": ["seen"]}
+    for name, edges in (("together", [0, 4]), ("apart", range(5))):
+        for after, until in itertools.pairwise(edges[:-1]):
+            apply(entries.table(after, until), history(tmp_path / name, **untracked))
+        if name == "apart":
+            assert rows(tmp_path / name, "_as_of_event", "_sequence", "seen", *SPAN) == [
+                (not looked_up, 3, 2, 1, 1, None, True)
+            ]
+        apply(entries.table(edges[-2], 4), history(tmp_path / name, **untracked))
+        found = rows(tmp_path / name, "_as_of_event", "_sequence", "seen", *SPAN)
+        assert found == (
+            # What is told for sure is not the version of which that is not known.
+            [(False, 3, 2, 1, 1, 4, False), (True, 4, 3, 1, 4, None, True)]
+            if looked_up
+            else [(True, 4, 3, 1, 1, None, True)]
+        )
+
+
 def test_a_table_of_versions_that_does_not_say_so_is_refused_by_name(tmp_path: Path) -> None:
     entries = Entries()
     entries.commit(put(1, n=1))

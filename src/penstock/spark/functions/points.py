@@ -163,11 +163,12 @@ class _Values:
         return tracked, anything
 
     def _pair(self, one: int, other: int) -> tuple[bool, bool]:
-        if self._points[one].sure != self._points[other].sure:
+        before, after = self._points[one].sure, self._points[other].sure
+        if self._tracking.parts(before, after):
             return True, True
         was, now = self._fields(one), self._fields(other)
         changed = [name for name in was.keys() | now.keys() if was.get(name) != now.get(name)]
-        return any(map(self._tracking.tracks, changed)), bool(changed)
+        return any(map(self._tracking.tracks, changed)), bool(changed) or before != after
 
     def _fields(self, at: int) -> dict[str, bytes]:
         """Each field's value as JSON, by which 0.0 is not -0.0; absent and null are the same."""

@@ -53,6 +53,15 @@ class Tracking(Struct, frozen=True, kw_only=True):
         """Whether a change of the document's `field` makes a new version."""
         return field in self.columns if self.columns else field not in self.except_columns
 
+    def parts(self, before: Any, after: Any) -> Any:
+        """Whether two changes that tell the same are of two versions, because the one surely has
+        its values right after it (True) and the other not; of single ones or by place.
+
+        With columns that are not tracked, one that was looked up may be of these alone. It is of
+        the version then, which is not sure any more; what is told for sure begins another.
+        """
+        return before < after if self.columns or self.except_columns else before != after
+
 
 class HistoryWrite(Struct, frozen=True, kw_only=True):
     """What one batch does to one table."""
@@ -218,6 +227,7 @@ class _Values:
                 else arrow.nulls(base.num_rows, field.type)
             )
             self._columns.append(arrow.concat_arrays([known, column]) if len(known) else column)
+        self._parts = tracking.parts
         self._tracked = [tracking.tracks(document_field(field)) for field in placement.schema]
         sizes = [column.nbytes for column in self._columns]
         # Those that decide first, and of them the small ones.
@@ -230,9 +240,8 @@ class _Values:
 
     def differ(self, before: Places, after: Places) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
         """As `versions.Differ`."""
-        # Whether the values surely were so is of a version as a whole, from its first change on.
-        tracked = self.sure[before] != self.sure[after]
-        anything = tracked | self._was_set[after]
+        tracked = self._parts(self.sure[before], self.sure[after])
+        anything = (self.sure[before] != self.sure[after]) | self._was_set[after]
         left = np.flatnonzero(~tracked)
         for number in self._order:
             if not len(left):
