@@ -314,6 +314,12 @@ QUERY_DIFFERENCES = Gauge(
     ["pipeline"],
     registry=SERVE_REGISTRY,
 )
+QUERY_UNTIDIED = Gauge(
+    "penstock_query_untidied_tables",
+    "Tables of a pipeline of which not all was tidied when that was due last.",
+    ["pipeline"],
+    registry=SERVE_REGISTRY,
+)
 QUERY_VERIFIED = Gauge(
     "penstock_query_verified_timestamp_seconds",
     "When a pipeline's tables were last compared with the log, in Unix seconds; 0 for never.",

@@ -130,4 +130,4 @@ def test_for_people_it_is_a_table_and_what_cannot_be_tidied_is_said(
     monkeypatch.setattr(Table, "compact", fail)
     done = penstock(capsys, "pipeline", "tidy", "rows", "--config", str(config))
     assert done.code == 7
-    assert "could not be tidied: OSError. Their rows are as they were." in done.err
+    assert "could not be tidied: joining files: OSError. Their rows are as they were." in done.err

@@ -107,7 +107,7 @@ def test_what_a_pipeline_says_is_listed_and_counted(
     wall.passes(5)
     counts: dict[str, Any] = {"batches": 2, "entries": 8, "rows": 7, "rejected": 1, "lost": 4}
     rates: dict[str, Any] = {"batch_seconds": 0.5, "entries_per_second": 8.0}
-    compared: dict[str, Any] = {"verified_at_ms": 9500, "differences": 3}
+    compared: dict[str, Any] = {"verified_at_ms": 9500, "differences": 3, "untidied": 2}
     book.tell(told(log.marker(8), **counts, **rates, **compared), EVERYTHING)
     (one,) = book.status(EVERYTHING)
     assert (one.state, one.sequence, one.progress) == ("running", 8, str(log.marker(8)))
@@ -128,6 +128,7 @@ def test_what_a_pipeline_says_is_listed_and_counted(
         ("penstock_query_entries_per_second", 8.0),
         ("penstock_query_verified_timestamp_seconds", 9.5),
         ("penstock_query_differences", 3.0),
+        ("penstock_query_untidied_tables", 2.0),
     ):
         assert shown(name, {"pipeline": "orders"}) == value
     count_pipelines([])

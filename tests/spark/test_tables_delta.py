@@ -23,7 +23,7 @@ from penstock.spark.table.delta import Table, create_table
 from penstock.spark.table.plan import OPERATION, OWN_COLUMNS
 from penstock.spark.table.reduce import DELETE, PUT
 from penstock.spark.table.stamp import Stamp
-from penstock.spark.table.upkeep import Tidied, due, keep_up, tidy
+from penstock.spark.table.upkeep import Tidied, due, keep_up, tidy, untidied
 from penstock.spark.tidying import tidy_pipeline
 from tests.spark.histories import history
 from tests.spark.tables import Entries, apply, as_of_days_ago, pipeline, put, rows_of
@@ -335,9 +335,19 @@ def test_tidying_that_fails_is_said_and_stops_nobody(
     def fail(_: Table) -> None:
         raise OSError
 
-    monkeypatch.setattr(Table, "compact", fail)
-    assert tidy("p", config, Table(config.path)).failed == "OSError"
+    for until in (2, 3):
+        Table(str(tmp_path / "t")).replace(own_rows("a"), stamp(until))
+    as_of_days_ago(tmp_path / "t", 8)
+    files = parquet_in(tmp_path / "t")
+    with monkeypatch.context() as patched:
+        patched.setattr(Table, "compact", fail)
+        found = tidy("fails", config, Table(config.path), leftovers=lambda: 5)
+    assert found.failed == "joining files: OSError"
+    assert found.deleted == len(files - parquet_in(tmp_path / "t")) + 5 > 5, "the rest is done"
     assert len(rows_of(tmp_path / "t")) == 1
+    assert untidied("fails") == 1
+    tidy("fails", config, Table(config.path))
+    assert untidied("fails") == 0
 
 
 def test_a_target_that_does_not_exist_is_refused_by_naming_what_does() -> None:

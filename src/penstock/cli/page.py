@@ -33,6 +33,7 @@ from penstock.telemetry import (
     QUERY_REJECTED,
     QUERY_ROWS,
     QUERY_RUNNING,
+    QUERY_UNTIDIED,
     QUERY_VERIFIED,
     SERVE_REGISTRY,
     STATE_FAILED,
@@ -76,6 +77,7 @@ def count_pipelines(pipelines: Sequence[PipelineStatus]) -> None:
         QUERY_BATCH_SECONDS.labels(name).set(one.batch_seconds)
         QUERY_ENTRIES_PER_SECOND.labels(name).set(one.entries_per_second)
         QUERY_DIFFERENCES.labels(name).set(one.differences)
+        QUERY_UNTIDIED.labels(name).set(one.untidied)
         QUERY_VERIFIED.labels(name).set(one.verified_at_ms / 1000)
 
 

@@ -78,6 +78,8 @@ class PipelineReport(Struct, frozen=True, kw_only=True, rename="camel"):
     """Of the error for which the last comparison came to nothing."""
     lost: int = 0
     """Entries that retention removed before its last run read them: its destination has a gap."""
+    untidied: int = 0
+    """Tables of which not all was tidied, when that was due last."""
 
 
 def chosen(settings: "Settings", names: Sequence[str]) -> "dict[str, PipelineConfig]":
@@ -282,6 +284,8 @@ def table_of(found: Sequence[PipelineReport]) -> Table:
             state += f" [bold red]{one.differences:,} DIFFER[/]"
         if one.lost:
             state += f" [bold red]{one.lost:,} LOST[/]"
+        if one.untidied:
+            state += f" [bold red]{one.untidied:,} NOT TIDIED[/]"
         table.add_row(
             one.pipeline,
             one.to,

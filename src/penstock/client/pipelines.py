@@ -59,6 +59,8 @@ class PipelineTold(Struct, frozen=True, kw_only=True, rename="camel"):
     """Of the error for which the last comparison came to nothing."""
     lost: int = 0
     """Entries that retention removed before they were read: the destination has a gap for them."""
+    untidied: int = 0
+    """Tables of which not all was tidied, when that was due last: what is left there grows."""
 
 
 class PipelineAnswer(Struct, frozen=True, kw_only=True, rename="camel"):
@@ -112,3 +114,4 @@ class PipelineStatus(Struct, frozen=True, kw_only=True, rename="camel"):
     differences: int = 0
     verify_code: str = ""
     lost: int = 0
+    untidied: int = 0

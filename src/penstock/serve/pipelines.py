@@ -253,6 +253,7 @@ class PipelineBook:
             differences=told.differences,
             verify_code=told.verify_code,
             lost=told.lost,
+            untidied=told.untidied,
         )
 
     def _waited(self, after: int, now: int) -> float:

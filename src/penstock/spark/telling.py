@@ -18,6 +18,7 @@ from penstock.client.pipelines import TOLD_SECONDS, PipelineTold, RunState
 from penstock.errors import PenstockError
 from penstock.progress import Progress
 from penstock.spark.scheduled import Verification
+from penstock.spark.table.upkeep import untidied
 from penstock.spark.target import Applied
 
 log = structlog.get_logger()
@@ -99,6 +100,7 @@ class ServiceTeller:
                 rows=told.rows + result.rows,
                 rejected=told.rejected + result.rejected,
                 lost=told.lost + result.entries_lost,
+                untidied=untidied(self._pipeline),
                 batch_seconds=seconds,
                 entries_per_second=result.entries / seconds if seconds else 0.0,
                 code="",

@@ -26,6 +26,7 @@ from penstock.archive.opening import log_client
 from penstock.client.credentials import NOBODY, Credentials
 from penstock.spark import register
 from penstock.spark.changelog.comparing import by_sequence, columns_of, side_of
+from penstock.spark.changelog.entries import FOLDER, NO_COLLECTION
 from penstock.spark.changelog.formats import Format, format_of
 from penstock.spark.changelog.writing import REPORT_DDL, Writing, read_reports, write_entries
 from penstock.spark.changelogs import ChangelogTarget
@@ -93,6 +94,8 @@ def verify_changelog(
     was changed; PipelineChangedError where what is there is not the changelog of this
     configuration; as `ChangelogTarget.apply` else.
     """
+    from pyspark.sql import functions as sql
+
     register(spark)
     format_of(name, config).check()
     lake = seen_lake(config, name, spark)
@@ -123,6 +126,9 @@ def verify_changelog(
             raise vanished(name, anew.path)
         wanted = made.rows(spark, columns)
         there = side.rows(spark, columns)
+        if FOLDER in columns.names:
+            # An earlier version called folders otherwise.
+            there = there.withColumn(FOLDER, sql.translate(sql.col(FOLDER), "~", NO_COLLECTION))
         if config.explodes:
             # Spark joins no nulls.
             wanted, there = (one.fillna({ELEMENT: NO_ELEMENT}) for one in (wanted, there))

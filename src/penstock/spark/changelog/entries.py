@@ -55,8 +55,11 @@ TELLING: Final = ("sequence", "operation_type", "full_document", "update_descrip
 
 NULL_FOLDER: Final = "__HIVE_DEFAULT_PARTITION__"
 """What every reader of such folders takes for null."""
-_NO_COLLECTION: Final = "~"
+NO_COLLECTION: Final = "@"
 """The folder of what is about a whole database or source. No collection has it."""
+_WRITTEN: Final = str.maketrans("~", NO_COLLECTION)
+"""How `folder_of` writes other characters, and earlier changelogs their folders' names. No folder
+is called so any more: delta-rs writes `~` otherwise when it joins files, and does not find them."""
 _FOLDER_MAX: Final = 200
 """File systems allow a name 255 bytes."""
 _EPOCH: Final = date(1970, 1, 1)
@@ -91,8 +94,9 @@ def day_of(timestamp_ms: int | None, ingested_at_ms: int | None) -> date | None:
 def collection_folder(collection: str | None) -> str:
     """The folder of a collection. Names that differ stay different, but for case."""
     if not collection:
-        return _NO_COLLECTION
-    return shortened(folder_of(collection), collection, length_max=_FOLDER_MAX)
+        return NO_COLLECTION
+    written = shortened(folder_of(collection), collection, length_max=_FOLDER_MAX)
+    return written.translate(_WRITTEN)
 
 
 def as_rows(entries: pa.Table, schema: pa.Schema = ENTRY_SCHEMA) -> pa.Table:

@@ -384,15 +384,32 @@ class Table:
 
     @at_its_path
     def compact(self) -> tuple[int, int]:
-        """Join small files, in one commit: how many there were, and how many they became."""
+        """Join small files, in one commit: how many there were, and how many they became.
+
+        Those of partitions that delta-rs cannot read to join them stay (`_unreadable`).
+        """
         if self._delta is None:
             return 0, 0
         self.reload()
         state_statistics(self._delta, self._arrow_schema)
         before = self.version
-        done = self._delta.optimize.compact(writer_properties=WRITER)
+        filters = [(name, "not in", values) for name, values in self._unreadable().items()]
+        done = self._delta.optimize.compact(
+            partition_filters=filters or None, writer_properties=WRITER
+        )
         keep_commits(self._delta.table_uri, after=before, until=self.version)
         return done["numFilesRemoved"], done["numFilesAdded"]
+
+    def _unreadable(self) -> dict[str, list[str]]:
+        """By partition column: its values with a character that delta-rs writes in two ways, so
+        that it finds no file of them when it joins."""
+        assert self._delta is not None
+        found: dict[str, set[str]] = {}
+        for partition in self._delta.partitions():
+            for name, value in partition.items():
+                if "~" in str(value):
+                    found.setdefault(name, set()).add(str(value))
+        return {name: sorted(values) for name, values in found.items()}
 
     @at_its_path
     def vacuum(self, *, history_seconds: float) -> int:
@@ -403,12 +420,14 @@ class Table:
         if self._delta is None:
             return 0
         self.reload()
-        deleted = self._delta.vacuum(
-            retention_hours=_hours(history_seconds),
-            enforce_retention_duration=False,
-            dry_run=False,
-        )
-        self._delta.cleanup_metadata()
+        try:
+            deleted = self._delta.vacuum(
+                retention_hours=_hours(history_seconds),
+                enforce_retention_duration=False,
+                dry_run=False,
+            )
+        finally:
+            self._delta.cleanup_metadata()
         return len(deleted)
 
     @at_its_path

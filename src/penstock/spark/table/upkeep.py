@@ -10,7 +10,8 @@ deletes it: a table with few commits is vacuumed by time as well.
 """
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Generator, Iterable
+from contextlib import contextmanager
 from typing import Final
 
 import structlog
@@ -28,6 +29,8 @@ _VACUUM_SECONDS: Final = 86_400.0
 """Delta's own setting, delta.deletedFileRetentionDuration, is a week."""
 _VACUUMED: Final[dict[tuple[str, str], float]] = {}
 """By pipeline and table: when this process did so, if it was within that time."""
+_FAILED: Final[set[tuple[str, str]]] = set()
+"""Pipelines and tables of which a step failed in this process, and was not done since."""
 
 
 class Tidied(Struct, frozen=True, kw_only=True):
@@ -42,7 +45,7 @@ class Tidied(Struct, frozen=True, kw_only=True):
     """Files that went: replaced ones older than `history`, and what torn batches left."""
     seconds: float = 0.0
     failed: str = ""
-    """The kind of what went wrong; empty if nothing did."""
+    """Each step that failed, and the kind of what went wrong; empty if all were done."""
 
 
 def keep_up(
@@ -90,6 +93,11 @@ def tidy_if_due(
         )
 
 
+def untidied(pipeline: str) -> int:
+    """The tables of which not all was tidied in this process, when that was due last."""
+    return sum(name == pipeline for name, _ in _FAILED)
+
+
 def tidy_now_and_then(pipeline: str, config: LakePipelineConfig, table: KeptTable) -> None:
     """Tidy a table that is replaced whole with each commit, where its last one made it due. What
     `config` never does with tables is not done with it."""
@@ -129,25 +137,43 @@ def tidy(
     """
     started = time.monotonic()
     joined = into = deleted = 0
-    failed = ""
-    try:
-        if compact:
+    failed: list[str] = []
+
+    @contextmanager
+    def step(name: str) -> Generator[None]:
+        # One that fails must not keep the others from being done: what it left would only grow.
+        try:
+            yield
+        except Exception as error:
+            # The text may quote a path with credentials.
+            failed.append(f"{name}: {_kind(error)}")
+            log.warning(
+                "table not tidied; its rows are as they were",
+                pipeline=pipeline,
+                step=name,
+                error=_kind(error),
+            )
+
+    if compact:
+        with step("joining files"):
             joined, into = table.compact()
-        if vacuum:
+    if vacuum:
+        with step("deleting replaced files"):
             deleted = table.vacuum(history_seconds=config.history)
-        if leftovers is not None:
+    if leftovers is not None:
+        with step("deleting leftovers"):
             deleted += leftovers()
-    except Exception as error:
-        # The text may quote a path with credentials.
-        failed = _kind(error)
-        log.warning("table not tidied; its rows are as they were", pipeline=pipeline, error=failed)
+    if failed:
+        _FAILED.add((pipeline, table.path))
+    else:
+        _FAILED.discard((pipeline, table.path))
     return Tidied(
         path=table.path,
         joined=joined,
         into=into,
         deleted=deleted,
         seconds=time.monotonic() - started,
-        failed=failed,
+        failed="; ".join(failed),
     )
 
 
