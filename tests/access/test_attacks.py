@@ -212,14 +212,15 @@ async def test_of_a_call_that_breaks_nobody_is_told_the_text(
 
     untyped: Any = grpc
     server = grpc.aio.server(interceptors=(Guard(Access(AccessConfig())),))
-    handlers = {"Break": untyped.unary_stream_rpc_method_handler(breaks)}
-    server.add_generic_rpc_handlers((untyped.method_handlers_generic_handler("test", handlers),))
+    handlers = {"Snapshot": untyped.unary_stream_rpc_method_handler(breaks)}
+    name = "penstock.v1.PullerService"
+    server.add_generic_rpc_handlers((untyped.method_handlers_generic_handler(name, handlers),))
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
     with capture_logs() as lines:
         async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
             untyped = channel
-            call = untyped.unary_stream("/test/Break")(b"")
+            call = untyped.unary_stream(f"/{name}/Snapshot")(b"")
             await call.read()
             assert await call.code() is grpc.StatusCode.INTERNAL
             assert "a document" not in await call.details()

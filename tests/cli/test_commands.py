@@ -24,6 +24,7 @@ from penstock.log import LmdbLog
 from penstock.state.tables import open_state, read_applied, state_path, write_applied
 from tests.capture.doubles import commit
 from tests.cli.service import SHOP, Service, configure, penstock
+from tests.waiting import wait_until
 
 
 @pytest.fixture(scope="module")
@@ -353,6 +354,7 @@ def test_status_says_how_fast_a_pipeline_is_from_its_last_two_reports(
         Service(config, "--one-process") as service,
         LogClient(service.ready["flight"]) as client,
     ):
+        wait_until(lambda: client.bounds().head >= 2)
         log_id = client.bounds().log_id
         for sequence in (1, 2):
             client.report(PipelineReport(pipeline="p", log_id=log_id, sequence=sequence))

@@ -354,12 +354,14 @@ def test_a_pipelines_report_reaches_the_service(serve: Serve) -> None:
     heard: list[PipelineReport] = []
     told = threading.Event()
 
-    def on_report(report: PipelineReport) -> None:
+    def on_report(report: PipelineReport, _: str) -> None:
         heard.append(report)
         told.set()
 
-    with LogClient(serve(BlockLog(), on_report=on_report).address) as client:
-        sent = PipelineReport(pipeline="orders", log_id=1, sequence=7, batch_id=3)
+    log = numbered([7])
+    with LogClient(serve(log, on_report=on_report).address) as client:
+        log_id = client.bounds().log_id
+        sent = PipelineReport(pipeline="orders", log_id=log_id, sequence=7, batch_id=3)
         client.report(sent)
     assert heard == [sent]
 

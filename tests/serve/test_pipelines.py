@@ -27,6 +27,7 @@ from penstock.log.config import LogConfig
 from penstock.ports import Ancestor, Hold
 from penstock.progress import Progress
 from penstock.serve.access import Access, AccessConfig
+from penstock.serve.access.actions import kept_of
 from penstock.serve.flight import FlightServer
 from penstock.serve.pipelines import PipelineBook, PipelineHolds, PlacedLog
 from penstock.subscribe.scope import EVERYTHING
@@ -437,3 +438,25 @@ async def test_a_pipeline_that_retention_has_passed_holds_nothing_and_others_sti
         await real.trim(61)
         assert await appended(real, 40) > 120
     holds.close()
+
+
+def test_one_token_cannot_take_the_places_of_all_pipelines(
+    book: PipelineBook, log: BlockLog
+) -> None:
+    kept = kept_of("flight pipeline")
+    for number in range(kept.of_one_max):
+        book.tell(told(log.marker(8), f"{number}"), EVERYTHING, "token:greedy")
+    with pytest.raises(RequestError, match="one more"):
+        book.tell(told(log.marker(8), "more"), EVERYTHING, "token:greedy")
+    book.tell(told(log.marker(8), "more"), EVERYTHING, "token:other")
+    book.tell(told(log.marker(9), "0"), EVERYTHING, "token:greedy")
+
+
+@pytest.mark.parametrize("field", ["pipeline", "source", "run", "to", "code", "verify_code"])
+def test_what_a_driver_says_of_itself_has_a_length(
+    book: PipelineBook, log: BlockLog, field: str
+) -> None:
+    said = structs.replace(told(log.marker(8)), **{field: "x" * 201})
+    with pytest.raises(RequestError, match="200 characters"):
+        book.tell(said, EVERYTHING)
+    assert book.status(EVERYTHING) == []

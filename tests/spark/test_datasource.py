@@ -43,7 +43,7 @@ def reports() -> list[PipelineReport]:
 
 @pytest.fixture
 def endpoint(log: BlockLog, reports: list[PipelineReport]) -> Iterator[str]:
-    server = FlightServer(log, on_report=reports.append)
+    server = FlightServer(log, on_report=lambda said, _: reports.append(said))
     server.start()
     yield server.address
     server.stop()

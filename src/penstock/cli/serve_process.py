@@ -100,8 +100,8 @@ async def serve(
             )
         )
 
-        def on_report(report: PipelineReport) -> None:
-            consumers.report(report.pipeline, "pipeline", report.sequence)
+        def on_report(report: PipelineReport, who: str) -> None:
+            consumers.report(report.pipeline, "pipeline", report.sequence, who)
 
         access = Access(settings.access)
         stack.callback(access.close)

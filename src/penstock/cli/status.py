@@ -229,7 +229,7 @@ def look(settings: "Settings") -> Report:
 
 def pipeline_reports(status: "ConsumersStatus", head: int, serving: bool) -> list[ReaderReport]:
     """What pipelines said, and Spark queries that only say where they are; by name."""
-    rates = {said.name: said.events_per_second for said in status.reported}
+    rates = {said.name: said.events_per_second for said in status.reported if not said.who}
     known = [
         ReaderReport(
             name=one.pipeline,

@@ -19,14 +19,19 @@ import structlog
 from msgspec import Struct
 
 from penstock.client.pipelines import PipelineStatus
-from penstock.errors import LogFullError
+from penstock.errors import LogFullError, RequestError
 from penstock.kv import Env, exists, open_env
+from penstock.serve.access.actions import kept_of
+from penstock.serve.access.principals import ANYONE
 from penstock.serve.zero.status import ShardStatus
 from penstock.subscribe.current import CurrentStatus
 
 log = structlog.get_logger(__name__)
 
 STATUS_INTERVAL_SECONDS: Final = 1.0
+KEPT: Final = kept_of("flight report")
+TOLD: Final = ""
+"""Instead of who reported: the service itself, of a pipeline in its book."""
 _DATABASE: Final = b"consumers"
 _STATUS_KEY: Final = b"status"
 _MAP_BYTES: Final = 1 << 30
@@ -59,6 +64,8 @@ class ReportedProgress(Struct, frozen=True, kw_only=True, rename="camel"):
 
     name: str
     kind: Literal["pipeline"]
+    who: str = ""
+    """Who said so. Two callers with one name for theirs are two, so none moves another's."""
     sequence: int
     updated_at: int
     moved_at: int = 0
@@ -112,14 +119,16 @@ class Consumers:
         current: Callable[[], CurrentStatus] | None = None,
         shards: Callable[[], tuple[ShardStatus, ...]] = tuple,
         pipelines: Callable[[], Iterable[PipelineStatus]] = tuple,
+        now_ms: Callable[[], int] = _now_ms,
     ) -> None:
         """`reported` is from before a restart; `current` says how the current rows are kept up,
         `shards` how those of Zero are, and `pipelines` how those are."""
         self._current = current
         self._shards = shards
         self._pipelines = pipelines
+        self._now_ms = now_ms
         self._readers: dict[int, Reader] = {}
-        self._reported = {(one.kind, one.name): one for one in reported}
+        self._reported = {(one.who, one.kind, one.name): one for one in reported}
         self._lock = threading.Lock()
         self._connections = 0
 
@@ -137,23 +146,62 @@ class Consumers:
         finally:
             del self._readers[number]
 
-    def report(self, name: str, kind: Literal["pipeline"], sequence: int) -> None:
-        """`name` has everything up to `sequence` in its target."""
-        now_ms = _now_ms()
+    def report(self, name: str, kind: Literal["pipeline"], sequence: int, who: str = TOLD) -> None:
+        """`name` has everything up to `sequence` in its target, says `who`.
+
+        Raises RequestError for a name that is too long, or one more than are remembered.
+        """
+        now_ms = self._now_ms()
         with self._lock:
-            before = self._reported.get((kind, name))
-            self._reported[kind, name] = (
+            before = self._reported.get((who, kind, name))
+            if before is None:
+                self._require_room(name, who, now_ms)
+            self._reported[who, kind, name] = (
                 ReportedProgress(
-                    name=name, kind=kind, sequence=sequence, updated_at=now_ms, moved_at=now_ms
+                    name=name,
+                    kind=kind,
+                    who=who,
+                    sequence=sequence,
+                    updated_at=now_ms,
+                    moved_at=now_ms,
                 )
                 if before is None
                 else before.then(sequence=sequence, now_ms=now_ms)
             )
 
+    def _require_room(self, name: str, who: str, now_ms: int) -> None:
+        if not name or len(name) > KEPT.name_length_max:
+            raise RequestError(
+                f"a pipeline's name has 1 to {KEPT.name_length_max} characters. Nothing was "
+                f"changed."
+            )
+        if who == TOLD:
+            return  # the book of pipelines has limits of its own
+        self._forget_silent(now_ms)
+        others = [one for one in self._reported.values() if one.who != TOLD]
+        of_one = sum(one.who == who for one in others)
+        # Where nobody is asked who they are, all are one caller.
+        if len(others) >= KEPT.names_max or (of_one >= KEPT.of_one_max and who != ANYONE.who):
+            raise RequestError(
+                f"the places of {KEPT.names_max} queries are remembered, of one token "
+                f"{KEPT.of_one_max}, and {name} would be one more. Nothing was changed. One that "
+                f"says nothing for {KEPT.days:g} days is forgotten."
+            )
+
+    def _forget_silent(self, now_ms: int) -> None:
+        assert KEPT.days is not None
+        since = now_ms - int(KEPT.days * 86_400_000)
+        for key, one in tuple(self._reported.items()):
+            if one.updated_at < since:
+                del self._reported[key]
+
     def status(self) -> ConsumersStatus:
         """What is known now; a copy."""
         with self._lock:
-            reported = sorted(self._reported.values(), key=lambda one: (one.kind, one.name))
+            self._forget_silent(self._now_ms())
+            reported = sorted(
+                self._reported.values(), key=lambda one: (one.kind, one.name, one.who)
+            )
         readers = tuple(msgspec.structs.replace(one) for one in self._readers.values())
         return ConsumersStatus(
             written_at=_now_ms(),

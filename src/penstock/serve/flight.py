@@ -59,11 +59,13 @@ from penstock.errors import (
     RequestError,
     ServiceBusyError,
     StreamChangedError,
+    TrimmedError,
     UnauthenticatedError,
 )
 from penstock.ports import Bounds, SourceState
 from penstock.progress import Progress
 from penstock.serve.access import Access, AccessConfig, Presented, Principal, TlsConfig
+from penstock.serve.access.actions import action as action_of
 from penstock.serve.access.flights import (
     MIDDLEWARE,
     Headers,
@@ -74,13 +76,14 @@ from penstock.serve.access.limits import Places
 from penstock.serve.addresses import is_loopback, refuse_open
 from penstock.serve.broken import where
 from penstock.serve.columns import batch_shown, needed
+from penstock.serve.consumers import TOLD
 from penstock.serve.pipelines import PipelineBook
 from penstock.serve.rows import current_batches
 from penstock.serve.snapshot import kept
 from penstock.subscribe.criteria import Criteria, Selection, select
 from penstock.subscribe.current import CurrentState
 from penstock.subscribe.resume import resume
-from penstock.subscribe.scope import EVERYTHING, Scope, Verb
+from penstock.subscribe.scope import EVERYTHING, Scope
 from penstock.telemetry import EVENTS_PUBLISHED, PUBLISH_ERRORS, READERS
 from penstock.wire import ARROW_SCHEMA, Block, to_arrow
 
@@ -89,8 +92,10 @@ _SILENT_BYTES_MAX = 64 << 20
 """A filter that matches nothing says how far it has come after so many bytes."""
 _BATCH_BYTES_MAX = 16 << 20
 _GATHERS_MAX = 2
+_PARTITIONS_MAX = 10_000
 
 _Request = TypeVar("_Request")
+OnReport = Callable[[PipelineReport, str], None]
 
 log = structlog.get_logger()
 
@@ -161,7 +166,8 @@ def plan(reader: SyncLogReader, request: PlanRequest) -> Plan:
         if limited < end.sequence:
             end = located(reader, MarkerRequest(log_id=bounds.log_id, sequence=limited))
     rows = end.sequence - after.sequence
-    count = max(1, min(request.partitions_max, rows // max(1, request.partition_events_min)))
+    wanted = min(request.partitions_max, _PARTITIONS_MAX)
+    count = max(1, min(wanted, rows // max(1, request.partition_events_min)))
     ranges = reader.ranges(after=after.sequence, until=end.sequence, count=count)
     return Plan(after=after, to=end, splits=[low for low, _ in ranges[1:]], head=bounds.head)
 
@@ -309,7 +315,7 @@ class _Flight(fl.FlightServerBase):
         self,
         location: str,
         reader: SyncLogReader,
-        on_report: Callable[[PipelineReport], None] | None,
+        on_report: OnReport | None,
         reads_max: int,
         wait_seconds: float,
         current: CurrentState | None,
@@ -332,11 +338,13 @@ class _Flight(fl.FlightServerBase):
         self.stopping = threading.Event()
         super().__init__(location, middleware={MIDDLEWARE: Headers()}, **server_arguments(tls))
 
-    def _known(self, context: fl.ServerCallContext, what: str) -> Principal:
-        """Who asks for `what`, to read: no other verb alone has anything to ask here."""
+    def _known(self, context: fl.ServerCallContext, what: str, body_bytes: int) -> Principal:
+        """Who asks for `what`, if they may, with a request of so many bytes."""
         presented, endpoint = presented_by(context), f"flight {what}"
         principal = self._access.authenticate(presented, endpoint)
-        self._access.require(principal, Verb.READ, presented, endpoint)
+        asked = action_of(endpoint)
+        self._access.require(principal, asked.needs, presented, endpoint)
+        asked.refuse_size(body_bytes)
         return principal
 
     def do_action(
@@ -345,48 +353,45 @@ class _Flight(fl.FlightServerBase):
         action: fl.Action,
     ) -> Iterator[Any]:
         with _told(), ExitStack() as visit:
-            principal = self._known(context, action.type)
+            kind = action.type
+            principal = self._known(context, kind, action.body.size)
             presented = presented_by(context)
-            visit.enter_context(
-                self._access.visiting(principal, presented, f"flight {action.type}")
-            )
+            visit.enter_context(self._access.visiting(principal, presented, f"flight {kind}"))
             body = action.body.to_pybytes()
-            if action.type == ACTION_BOUNDS:
+            if kind == ACTION_BOUNDS:
                 reply: Any = self._reader.bounds_now()
-            elif action.type == ACTION_PLAN:
+            elif kind == ACTION_PLAN:
                 reply = plan(self._reader, _decoded(body, PlanRequest))
-            elif action.type == ACTION_MARKER:
+            elif kind == ACTION_MARKER:
                 reply = located(self._reader, _decoded(body, MarkerRequest))
-            elif action.type == ACTION_POSITION:
+            elif kind == ACTION_POSITION:
                 asked = _decoded(body, SourcePosition)
                 reply = position_of(self._reader, asked.source, principal.scope)
-            elif action.type == ACTION_REPORT:
+            elif kind == ACTION_REPORT:
                 report = _decoded(body, PipelineReport)
+                _require_place(self._reader, report)
                 if self._on_report is not None:
-                    self._on_report(report)
+                    self._on_report(report, principal.who)
                 reply = None
-            elif action.type == ACTION_ACCESS:
+            elif kind == ACTION_ACCESS:
                 scope = principal.scope
                 reply = Seen(
                     name=principal.name,
                     partial=not scope.is_everything,
                     whole_sources=tuple(sorted(scope.whole_sources)),
                 )
-            elif action.type in _OF_PIPELINES and self._book is not None:
-                if action.type == ACTION_ORDER:
-                    self._access.require(principal, Verb.ADMIN, presented, f"flight {action.type}")
-                reply = _of_pipelines(self._book, action.type, body, principal.scope)
-                if action.type == ACTION_TELL and self._on_report is not None:
+            elif kind in _OF_PIPELINES and self._book is not None:
+                reply = _of_pipelines(self._book, kind, body, principal)
+                if kind == ACTION_TELL and self._on_report is not None:
                     told = _decoded(body, PipelineTold)
-                    self._on_report(
-                        PipelineReport(
-                            pipeline=told.pipeline,
-                            sequence=told.place.sequence,
-                            log_id=told.place.log_id,
-                        )
+                    said = PipelineReport(
+                        pipeline=told.pipeline,
+                        sequence=told.place.sequence,
+                        log_id=told.place.log_id,
                     )
+                    self._on_report(said, TOLD)
             else:
-                raise RequestError(f"this service has no action {action.type!r}.")
+                raise RequestError(f"this service has no action {kind!r}.")
         yield fl.Result(msgspec.json.encode(reply))
 
     def do_get(
@@ -395,7 +400,7 @@ class _Flight(fl.FlightServerBase):
         ticket: fl.Ticket,
     ) -> fl.GeneratorStream:
         with _told():
-            principal = self._known(context, "get")
+            principal = self._known(context, "get", len(ticket.ticket))
             request = _requested(ticket.ticket)
             unknown = [name for name in request.columns if name not in ARROW_SCHEMA.names]
             if unknown or not 0 < request.batch_bytes <= _BATCH_BYTES_MAX:
@@ -460,12 +465,21 @@ class _Flight(fl.FlightServerBase):
 _OF_PIPELINES = frozenset({ACTION_TELL, ACTION_LIST, ACTION_ORDER})
 
 
-def _of_pipelines(book: PipelineBook, action: str, body: bytes, scope: Scope) -> Any:
-    if action == ACTION_TELL:
-        return book.tell(_decoded(body, PipelineTold), scope)
-    if action == ACTION_ORDER:
-        return book.order(_decoded(body, PipelineOrder), scope)
-    return book.status(scope)
+def _of_pipelines(book: PipelineBook, kind: str, body: bytes, principal: Principal) -> Any:
+    if kind == ACTION_TELL:
+        # Where nobody is asked who they are, all are one caller, who may take all places.
+        who = "" if principal.way == "nobody" else principal.who
+        return book.tell(_decoded(body, PipelineTold), principal.scope, who)
+    if kind == ACTION_ORDER:
+        return book.order(_decoded(body, PipelineOrder), principal.scope)
+    return book.status(principal.scope)
+
+
+def _require_place(reader: SyncLogReader, report: PipelineReport) -> None:
+    """Raises StreamChangedError or AheadError for a place that is not of this log. Nothing holds
+    the log for a report, so retention may have passed its place."""
+    with suppress(TrimmedError):
+        located(reader, MarkerRequest(log_id=report.log_id, sequence=report.sequence))
 
 
 class FlightServer:
@@ -476,7 +490,7 @@ class FlightServer:
         reader: SyncLogReader,
         address: str = "127.0.0.1:0",
         *,
-        on_report: Callable[[PipelineReport], None] | None = None,
+        on_report: OnReport | None = None,
         reads_max: int = 16,
         wait_seconds: float = 5.0,
         current: CurrentState | None = None,
@@ -485,10 +499,10 @@ class FlightServer:
         book: PipelineBook | None = None,
     ) -> None:
         """`address` is "host:port"; port 0 takes a free one. `on_report` is called on a server
-        thread. More than `reads_max` reads at once wait; after `wait_seconds` they are
-        refused, and clients try again. `current` has the current rows; None: they are refused.
-        `access` is asked who may do what; None: anybody everything. `book` has what pipelines say;
-        None: they are refused.
+        thread, with who reported, or with `TOLD` for a pipeline of the book. More than `reads_max`
+        reads at once wait; after `wait_seconds` they are refused, and clients try again. `current`
+        has the current rows; None: they are refused. `access` is asked who may do what; None:
+        anybody everything. `book` has what pipelines say; None: they are refused.
 
         Raises ConfigError for an address that others could reach without TLS and tokens.
         """

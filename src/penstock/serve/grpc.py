@@ -34,6 +34,7 @@ from penstock.errors import (
 )
 from penstock.ports import LogReader
 from penstock.serve.access import Access, AccessConfig, calls
+from penstock.serve.access.actions import GRPC_BYTES_MAX, NAME_LENGTH_MAX
 from penstock.serve.access.tls import grpc_credentials
 from penstock.serve.addresses import refuse_open
 from penstock.serve.config import ServeConfig
@@ -81,7 +82,6 @@ _STATUS: Final = {
     "AHEAD": grpc.StatusCode.ABORTED,
     "GAP": grpc.StatusCode.DATA_LOSS,
     "RENAMED": grpc.StatusCode.FAILED_PRECONDITION,
-    RequestError.code: grpc.StatusCode.INVALID_ARGUMENT,
     StateIncompleteError.code: grpc.StatusCode.FAILED_PRECONDITION,
     RowsOvertakenError.code: grpc.StatusCode.OUT_OF_RANGE,
     ServiceBusyError.code: grpc.StatusCode.RESOURCE_EXHAUSTED,
@@ -99,6 +99,7 @@ _OPTIONS: Final = (
     ("grpc.server_handshake_timeout_ms", 10_000),
     ("grpc.max_connection_idle_ms", 600_000),
     ("grpc.max_concurrent_streams", 1_024),
+    ("grpc.max_receive_message_length", GRPC_BYTES_MAX),
 )
 
 
@@ -326,6 +327,12 @@ def _parse(request: bytes) -> pb.SubscribeRequest:
         parsed = pb.SubscribeRequest.FromString(request)
     except DecodeError as error:
         raise RequestError("the request is not a SubscribeRequest. Nothing was sent.") from error
+    if len(parsed.consumer_id) > NAME_LENGTH_MAX:
+        # It is kept and shown for as long as its reader is connected.
+        raise RequestError(
+            f"consumer_id has {len(parsed.consumer_id):,} characters, and may have "
+            f"{NAME_LENGTH_MAX}. Nothing was sent."
+        )
     return parsed
 
 

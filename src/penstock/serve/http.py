@@ -10,7 +10,6 @@ and POST /ticket gives a one-time ticket to who is known.
 
 import contextlib
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
-from functools import partial
 from typing import Any, Final
 
 import msgspec
@@ -20,11 +19,12 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import HTTPConnection, Request
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
-from starlette.routing import BaseRoute, Route
+from starlette.routing import BaseRoute, Match, Route
 from starlette.types import Receive, Scope, Send
 
 from penstock.errors import PenstockError, RequestError, UnauthenticatedError
 from penstock.serve.access import Access, AccessConfig, Principal
+from penstock.serve.access.actions import action
 from penstock.serve.access.web import (
     TICKET_PATH,
     Guard,
@@ -48,7 +48,6 @@ from penstock.serve.zero.web import zero_routes
 from penstock.subscribe import Criteria
 from penstock.subscribe.current import CurrentState, row_json
 from penstock.subscribe.scope import Scope as Visible
-from penstock.subscribe.scope import Verb
 from penstock.telemetry import EVENTS_PUBLISHED, PUBLISH_ERRORS
 
 METRICS_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
@@ -88,17 +87,18 @@ class _Endpoints:
         self.access = told.access or Access(AccessConfig())
         self._told = told
 
-    def require(self, connection: HTTPConnection, verb: Verb) -> Principal:
-        """Who asks, if they may."""
+    def require(self, connection: HTTPConnection) -> Principal:
+        """Who asks, if they may ask at this route."""
         principal = principal_of(connection)
         presented = presented_by(connection.scope)
-        self.access.require(principal, verb, presented, endpoint_of(connection.scope))
+        needs = action(route_name(connection)).needs
+        self.access.require(principal, needs, presented, endpoint_of(connection.scope))
         return principal
 
     def captured_for(self, connection: HTTPConnection, opening: Mapping[str, Any]) -> Visible:
         """What a subscription may see."""
-        scope = admitted(connection, opening).scope
-        return scope if scope.follows_something else self.require(connection, Verb.READ).scope
+        admitted(connection, opening)
+        return self.require(connection).scope
 
     async def health(self, _: Request) -> Response:
         found = await self._told.health()
@@ -111,13 +111,13 @@ class _Endpoints:
         return PlainTextResponse("not ready: capture does not answer\n", status_code=503)
 
     async def metrics(self, request: Request) -> Response:
-        self.require(request, Verb.ADMIN)
+        self.require(request)
         return Response(await self._told.metrics(), media_type=METRICS_TYPE)
 
     async def snapshot(self, request: Request) -> Response:
         criteria = Criteria(
             collections=frozenset(request.query_params.getlist("collection")),
-            scope=self.require(request, Verb.READ).scope,
+            scope=self.require(request).scope,
         )
         rows = row_batches(self._told.current, criteria, bytes_max=self._told.batch_bytes_max())
         try:
@@ -144,6 +144,15 @@ class _Endpoints:
             media_type="application/json",
             headers={"cache-control": "no-store"},
         )
+
+
+def route_name(connection: HTTPConnection) -> str:
+    """The name of the route that answers, which is that of its line in the table of actions."""
+    routes: list[Any] = connection.scope["app"].routes
+    for route in routes:
+        if route.matches(connection.scope)[0] is Match.FULL:
+            return str(route.name)
+    return ""
 
 
 def _middleware(config: ServeConfig, told: Told, access: Access) -> list[Middleware]:
@@ -175,18 +184,20 @@ def application(config: ServeConfig, told: Told) -> Starlette:
     """The endpoints at the paths of `config`."""
     ours = _Endpoints(told)
     found: list[BaseRoute] = [
-        Route(TICKET_PATH, ours.ticket, methods=["POST"]),
-        Route(SNAPSHOT_PATH, ours.snapshot, methods=["GET"]),
-        Route(config.health_path, ours.health, methods=["GET"]),
-        Route(config.ready_path, ours.ready, methods=["GET"]),
-        Route(config.metrics_path, ours.metrics, methods=["GET"]),
+        Route(TICKET_PATH, ours.ticket, methods=["POST"], name="http ticket"),
+        Route(SNAPSHOT_PATH, ours.snapshot, methods=["GET"], name="http snapshot"),
+        Route(config.health_path, ours.health, methods=["GET"], name="http health"),
+        Route(config.ready_path, ours.ready, methods=["GET"], name="http ready"),
+        Route(config.metrics_path, ours.metrics, methods=["GET"], name="http metrics"),
     ]
     if told.captures is not None:
         found += routes(told.captures, scope_of=ours.captured_for)
     if told.graphql is not None:
         found += told.graphql.routes(scope_of=ours.captured_for)
     if told.zero is not None:
-        found += zero_routes(told.zero, partial(ours.require, verb=Verb.READ))
+        found += zero_routes(told.zero, ours.require)
+    for route in found:
+        action(getattr(route, "name", ""))  # whatever has no line there is not served
     return Starlette(routes=found, middleware=_middleware(config, told, ours.access))
 
 

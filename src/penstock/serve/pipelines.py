@@ -29,6 +29,7 @@ from penstock.holds import WrittenHolds, now_ms
 from penstock.kv import Env, exists, open_env
 from penstock.ports import Bounds, Hold
 from penstock.progress import Progress
+from penstock.serve.access.actions import kept_of
 from penstock.subscribe.resume import resume
 from penstock.subscribe.scope import Scope
 from penstock.wire import Block
@@ -40,8 +41,7 @@ _BOOK_KEY: Final = b"book"
 _HOLDS_KEY: Final = b"holds"
 _MAP_BYTES: Final = 1 << 30
 _WRITE_SECONDS: Final = 1.0
-_NAMES_MAX: Final = 1000
-_NAME_LENGTH_MAX: Final = 200
+_KEPT: Final = kept_of("flight pipeline")
 
 
 class PipelineRecord(Struct, frozen=True, kw_only=True, rename="camel"):
@@ -53,6 +53,8 @@ class PipelineRecord(Struct, frozen=True, kw_only=True, rename="camel"):
     """When this run said something first."""
     stop_run: str = ""
     """The run that is to stop."""
+    who: str = ""
+    """Who told it first; empty where nobody is asked who they are."""
 
 
 _decoder: Final = msgspec.json.Decoder(tuple[PipelineRecord, ...])
@@ -112,7 +114,7 @@ class PipelineBook:
             finally:
                 self._env.close()
 
-    def tell(self, told: PipelineTold, scope: Scope) -> PipelineAnswer:
+    def tell(self, told: PipelineTold, scope: Scope, who: str = "") -> PipelineAnswer:
         """Take what a driver says, if `scope` lets it read all that it speaks of.
 
         Raises PartialViewError; StreamChangedError or AheadError for a place that is not of this
@@ -125,11 +127,8 @@ class PipelineBook:
             before = self._records.get(told.pipeline)
             if before is not None and not scope.shows_all_of(before.told.source):
                 raise PartialViewError(source=before.told.source)
-            if before is None and len(self._records) >= _NAMES_MAX:
-                raise RequestError(
-                    f"{_NAMES_MAX} pipelines are known, and no more are remembered. Nothing is "
-                    f"held for {told.pipeline}. Forget one: penstock pipeline forget NAME."
-                )
+            if before is None:
+                self._require_room(told, who)
             now = self._wall_ms()
             same = before is not None and before.told.run == told.run
             record = PipelineRecord(
@@ -137,6 +136,7 @@ class PipelineBook:
                 told_at=now,
                 began_at=before.began_at if before is not None and same else now,
                 stop_run="" if before is None else before.stop_run,
+                who=who if before is None else before.who,
             )
             records = {**self._records, told.pipeline: record}
             if (
@@ -196,11 +196,21 @@ class PipelineBook:
             for one in sorted(records, key=lambda one: one.told.pipeline)
         ]
 
-    def _require(self, told: PipelineTold, scope: Scope) -> None:
-        if not told.pipeline or len(told.pipeline) > _NAME_LENGTH_MAX or not told.source:
+    def _require_room(self, told: PipelineTold, who: str) -> None:
+        of_one = sum(one.who == who for one in self._records.values())
+        if len(self._records) >= _KEPT.names_max or (who and of_one >= _KEPT.of_one_max):
             raise RequestError(
-                f"a pipeline has a source, and a name of 1 to {_NAME_LENGTH_MAX} characters. "
-                f"Nothing was changed."
+                f"{_KEPT.names_max} pipelines are remembered, of one token {_KEPT.of_one_max}, and "
+                f"{told.pipeline} would be one more. Nothing is held for it. Forget one: penstock "
+                f"pipeline forget NAME."
+            )
+
+    def _require(self, told: PipelineTold, scope: Scope) -> None:
+        texts = (told.pipeline, told.source, told.run, told.to, told.code, told.verify_code)
+        if not (told.pipeline and told.source) or max(map(len, texts)) > _KEPT.name_length_max:
+            raise RequestError(
+                f"a pipeline has a source, and a name of 1 to {_KEPT.name_length_max} characters; "
+                f"neither may what it says of its run be longer. Nothing was changed."
             )
         if not scope.shows_all_of(told.source):
             raise PartialViewError(source=told.source)

@@ -58,7 +58,8 @@ OPTION_NAMES: Final[Mapping[str, str]] = {
     "tlsSecretKey": "its key (PEM), likewise; Spark leaves it out of what it shows",
     "archive": "where the service's [archive] is, a folder or a URL, for driver and workers: what "
     "retention removed is read from there, as one with the log",
-    "pipeline": "a name under which `penstock status` shows how far this query has come",
+    "pipeline": "a name under which `penstock status` shows how far this query has come, for a "
+    "token that sees all of a source",
 }
 """Every option and what it means; the reference page is made from this."""
 

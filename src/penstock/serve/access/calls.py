@@ -19,18 +19,17 @@ from penstock.errors import (
     ForbiddenError,
     PenstockError,
     RateLimitedError,
+    RequestError,
     UnauthenticatedError,
 )
+from penstock.serve.access.actions import ACTIONS, Action, Need
 from penstock.serve.access.door import Access, Visitor, names_of, receive, visitor
 from penstock.serve.access.principals import ANYONE, Presented, Principal
 from penstock.serve.broken import where
-from penstock.subscribe.scope import Verb
 from penstock.telemetry import PUBLISH_ERRORS
 
 log = structlog.get_logger(__name__)
 
-OPEN: Final = ("/grpc.health.v1.Health/", "/grpc.reflection.v1alpha.ServerReflection/")
-"""What anybody may ask: it tells nothing of what is captured."""
 OPEN_STREAMS_MAX: Final = 64
 """Of the open methods, those that go on: everybody's together."""
 
@@ -39,6 +38,7 @@ STATUS: Final = {
     UnauthenticatedError.code: grpc.StatusCode.UNAUTHENTICATED,
     ForbiddenError.code: grpc.StatusCode.PERMISSION_DENIED,
     RateLimitedError.code: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    RequestError.code: grpc.StatusCode.INVALID_ARGUMENT,
 }
 _FIRST_SECONDS_MAX: Final = 1.0
 
@@ -47,13 +47,6 @@ def principal() -> Principal:
     """Who calls the method that asks this."""
     found = visitor()
     return ANYONE if found is None else found.principal
-
-
-def require(verb: Verb) -> None:
-    """Raises ForbiddenError, and records it, for a caller who may not do `verb` at all."""
-    found = visitor()
-    if found is not None:
-        found.require(verb)
 
 
 def presented_by(context: Any) -> Presented:
@@ -91,9 +84,10 @@ class Guard(grpc.aio.ServerInterceptor):
     ) -> Any:
         handler = await continuation(handler_call_details)
         method: str = handler_call_details.method
-        if handler is None:
-            return handler
-        is_open = method.startswith(OPEN)
+        action = ACTIONS.get(f"grpc {method}")
+        if handler is None or action is None:
+            return None
+        is_open = action.needs is Need.NOTHING
         if is_open and not handler.response_streaming:
             return handler
         make: Any = {
@@ -113,7 +107,7 @@ class Guard(grpc.aio.ServerInterceptor):
             if is_open:
                 return await self._answer_anybody(behaviour, request, context)
             return await self._answer(
-                method, behaviour, request, context, sends=handler.request_streaming
+                method, action, behaviour, request, context, sends=handler.request_streaming
             )
 
         return make(
@@ -123,13 +117,23 @@ class Guard(grpc.aio.ServerInterceptor):
         )
 
     async def _answer(
-        self, method: str, behaviour: Any, request: Any, context: Any, *, sends: bool
+        self,
+        method: str,
+        action: Action,
+        behaviour: Any,
+        request: Any,
+        context: Any,
+        *,
+        sends: bool,
     ) -> Any:
         """Answer one call; the client `sends` a stream of messages."""
         presented, endpoint = presented_by(context), f"grpc {method}"
         entered = False
         try:
             known = self._access.authenticate(presented, endpoint)
+            self._access.require(known, action.needs, presented, endpoint)
+            if not sends:
+                action.refuse_size(len(request))
             with self._access.visiting(known, presented, endpoint):
                 receive(
                     Visitor(
@@ -141,7 +145,12 @@ class Guard(grpc.aio.ServerInterceptor):
                 )
                 entered = True
                 return await self._stay(known, behaviour, request, context)
-        except (UnauthenticatedError, ForbiddenError, RateLimitedError) as error:
+        except (
+            UnauthenticatedError,
+            ForbiddenError,
+            RateLimitedError,
+            RequestError,
+        ) as error:
             PUBLISH_ERRORS.labels("grpc", error.code).inc()
             if sends and not entered:
                 await let_send(context)

@@ -14,12 +14,12 @@ import structlog
 from msgspec import Struct
 
 from penstock.errors import (
-    ForbiddenError,
     PenstockError,
     RateLimitedError,
     UnauthenticatedError,
 )
 from penstock.serve.access import returning
+from penstock.serve.access.actions import Need, refusal
 from penstock.serve.access.book import Book
 from penstock.serve.access.config import AccessConfig
 from penstock.serve.access.grants import read
@@ -29,7 +29,7 @@ from penstock.serve.access.principals import ANYONE, Presented, Principal
 from penstock.serve.access.record import AccessLog
 from penstock.serve.access.tickets import Tickets
 from penstock.serve.access.tokens import PREFIX, Record, id_of, matches
-from penstock.subscribe.scope import Scope, Verb
+from penstock.subscribe.scope import Scope
 
 log = structlog.get_logger(__name__)
 
@@ -127,16 +127,11 @@ class Access:
         return principal
 
     def require(
-        self, principal: Principal, verb: Verb, presented: Presented, endpoint: str
+        self, principal: Principal, needs: Need, presented: Presented, endpoint: str
     ) -> None:
-        """Raises ForbiddenError, and records it, for who may not do `verb` at all."""
-        scope = principal.scope
-        if verb is Verb.ADMIN:
-            allowed = scope.administers
-        else:
-            allowed = any(verb in grant.verbs for grant in scope.grants)
-        if not allowed:
-            error = ForbiddenError(verb=verb)
+        """Raises ForbiddenError, and records it, for who may not call what `needs` so much."""
+        error = refusal(needs, principal.scope)
+        if error is not None:
             self._record.tell(principal, presented, endpoint, code=error.code)
             raise error
 
@@ -330,10 +325,6 @@ class Visitor(Struct, frozen=True, kw_only=True, eq=False):
     principal: Principal
     presented: Presented
     endpoint: str
-
-    def require(self, verb: Verb) -> None:
-        """As `Access.require`."""
-        self.access.require(self.principal, verb, self.presented, self.endpoint)
 
     @contextmanager
     def subscribing(self) -> Generator[None]:

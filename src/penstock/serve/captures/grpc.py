@@ -17,7 +17,6 @@ from google.protobuf.message import DecodeError, Message
 
 from penstock._generated.penstock.v1 import captures_pb2 as pb
 from penstock.errors import (
-    ForbiddenError,
     PenstockError,
     RequestError,
     ServiceUnavailableError,
@@ -43,7 +42,7 @@ from penstock.subscribe.captures import (
     parse_request,
 )
 from penstock.subscribe.captures.envelopes import envelope_of
-from penstock.subscribe.scope import Scope, Verb
+from penstock.subscribe.scope import Scope
 from penstock.telemetry import EVENTS_PUBLISHED, PUBLISH_ERRORS
 
 _PROTOCOL: Final = "captures-grpc"
@@ -51,14 +50,9 @@ Parsed = TypeVar("Parsed", bound=Message)
 
 
 def of_caller(context: Context) -> Scope:
-    """What the caller may see, as the door of gRPC knows it. Raises ForbiddenError for who may
-    follow nothing at all."""
+    """What the caller may see, as the door of gRPC knows it."""
     del context
-    scope = calls.principal().scope
-    if not scope.follows_something:
-        calls.require(Verb.READ)
-        raise ForbiddenError(verb=Verb.READ)
-    return scope
+    return calls.principal().scope
 
 
 class _Call:

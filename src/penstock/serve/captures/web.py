@@ -56,13 +56,14 @@ def routes(service: CaptureService, *, scope_of: ScopeOf) -> list[BaseRoute]:
         return Response(description, media_type="application/json")
 
     entity = f"{ROOT}/{{catalog}}/entities/{{entityType}}/{{key:path}}"
+    of, get = f"{ROOT}/{{catalog}}", ["GET"]
     return [
-        Route(f"{ROOT}/openapi.json", described, methods=["GET"]),
-        Route(entity, _answering("rest", past), methods=["GET"]),
-        Route(f"{ROOT}/{{catalog}}/changes", _answering("rest", page), methods=["GET"]),
-        Route(f"{ROOT}/{{catalog}}/events", _answering("sse", follow), methods=["GET"]),
-        WebSocketRoute(f"{ROOT}/system/change-captures", system),
-        WebSocketRoute(f"{ROOT}/{{catalog}}/change-captures", catalog),
+        Route(f"{ROOT}/openapi.json", described, methods=get, name="http openapi"),
+        Route(entity, _answering("rest", past), methods=get, name="http entities"),
+        Route(f"{of}/changes", _answering("rest", page), methods=get, name="http changes"),
+        Route(f"{of}/events", _answering("sse", follow), methods=get, name="http events"),
+        WebSocketRoute(f"{ROOT}/system/change-captures", system, name="websocket system captures"),
+        WebSocketRoute(f"{of}/change-captures", catalog, name="websocket captures"),
     ]
 
 

@@ -23,8 +23,9 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from penstock.clocks import Clock
-from penstock.errors import RateLimitedError, UnauthenticatedError
+from penstock.errors import ForbiddenError, RateLimitedError, UnauthenticatedError
 from penstock.serve.access import Access, AccessConfig, Presented, Principal, TlsConfig
+from penstock.serve.access.actions import ACTIONS
 from penstock.serve.access.door import names_of
 from penstock.serve.dynamodb.captured.endpoint import CapturedEndpoint
 from penstock.serve.dynamodb.captured.index import CapturedIndex, CapturedLog
@@ -161,6 +162,7 @@ class _Server:
         try:
             principal = self._known(sent, presented, target)
             with self._access.visiting(principal, presented, target):
+                self._require(principal, presented, target)
                 if sent.headers.get("x-amz-target") == DESCRIBE_ENDPOINTS:
                     return endpoints_at(sent.headers.get("host", ""))
                 if operation is None:
@@ -176,8 +178,19 @@ class _Server:
             return refused(error)
         except RateLimitedError as error:
             return refused(WireError("ThrottlingException", str(error)))
+        except ForbiddenError as error:
+            return refused(WireError("AccessDeniedException", str(error)))
         except UnauthenticatedError as error:
             return refused(WireError("UnrecognizedClientException", str(error)))
+
+    def _require(self, principal: Principal, presented: Presented, target: str) -> None:
+        """Raises WireError for a call that is not in the table of actions."""
+        if not self._access.is_on:
+            return  # the keys of a store, which may do everything
+        asked = ACTIONS.get(target)
+        if asked is None:
+            raise unknown(target.partition(" ")[2])
+        self._access.require(principal, asked.needs, presented, target)
 
     def _known(self, sent: Sent, presented: Presented, target: str) -> Principal:
         """Who asks: by a token of ours as the session token of any client, else by a signature,

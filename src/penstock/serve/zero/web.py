@@ -16,7 +16,6 @@ from penstock.serve.zero.service import ZeroService
 from penstock.serve.zero.session import PROTOCOL, Session
 from penstock.serve.zero.socket import ZeroSocket
 from penstock.serve.zero.view import view_of
-from penstock.subscribe.scope import Verb
 from penstock.telemetry import PUBLISH_ERRORS
 
 PrincipalOf = Callable[[HTTPConnection], Principal]
@@ -41,8 +40,6 @@ class ZeroEndpoint:
             return
         try:
             principal = self._principal_of(HTTPConnection(scope))
-            if not principal.scope.reads_something:
-                raise ForbiddenError(verb=Verb.READ)
             request = parse_request(scope["query_string"].decode("latin-1"))
             view = view_of(
                 self._service.config,
@@ -67,7 +64,10 @@ def zero_routes(service: ZeroService, principal_of: PrincipalOf) -> list[BaseRou
 
     endpoint = ZeroEndpoint(service, principal_of)
     path = f"{PATHS}{{rest:path}}"
-    return [WebSocketRoute(path, endpoint), Route(path, described, methods=["GET"])]
+    return [
+        WebSocketRoute(path, endpoint, name="websocket zero"),
+        Route(path, described, methods=["GET"], name="http zero"),
+    ]
 
 
 def _refusal(error: PenstockError) -> Response:

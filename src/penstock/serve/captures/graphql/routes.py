@@ -42,7 +42,10 @@ class GraphqlRoutes:
         async def answer(request: Request) -> Response:
             return await (await self.endpoint()).answer(request, scope_of)
 
-        return [WebSocketRoute(PATH, follow), Route(PATH, answer, methods=["POST"])]
+        return [
+            WebSocketRoute(PATH, follow, name="websocket graphql"),
+            Route(PATH, answer, methods=["POST"], name="http graphql"),
+        ]
 
     async def endpoint(self) -> "GraphqlEndpoint":
         """The endpoint, made once, with the types that the log holds then. If that fails, whoever
