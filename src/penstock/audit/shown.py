@@ -4,7 +4,6 @@ What comes from a record may steer a terminal or turn a line around; whatever is
 `harmless`.
 """
 
-import re
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
@@ -17,24 +16,11 @@ from bson.decimal128 import Decimal128
 from bson.objectid import ObjectId
 
 from penstock.audit.records import INDIA
+from penstock.harmless import harmless
 
 NULL: Final = "∅"
 ERASED: Final = "(erased)"
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_CONTROL: Final = re.compile(
-    r"[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069\ufeff]"
-)
-_PLAIN: Final = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
-
-
-def harmless(text: str) -> str:
-    """`text` with what is no printable character written as an escape."""
-    return _CONTROL.sub(lambda found: _escape(found[0]), text)
-
-
-def _escape(character: str) -> str:
-    code = ord(character)
-    return _PLAIN.get(character) or (f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}")
 
 
 def zone_name(tz: str) -> str:
@@ -109,7 +95,7 @@ def value_text(value: Any) -> str:
     if value is None:
         return NULL
     if isinstance(value, str):
-        return json_text(harmless(value)) if _CONTROL.search(value) else json_text(value)
+        return json_text(harmless(value)) if harmless(value) != value else json_text(value)
     data = binary(value)
     if data is not None:
         return f"0x{data.hex()}"

@@ -136,12 +136,12 @@ def list_(
         for grant in one.grants:
             limits = [*grant.sources, *grant.tenants, *grant.collections]
             table.add_row(
-                one.name,
-                one.id,
+                output.cell(one.name),
+                output.cell(one.id),
                 state,
                 ", ".join(grant.verbs),
-                ", ".join(limits) or "everything",
-                ", ".join(grant.hidden),
+                output.cell(", ".join(limits) or "everything"),
+                output.cell(", ".join(grant.hidden)),
                 until,
             )
     output.stdout().print(table)

@@ -9,6 +9,7 @@ from rich.text import Text
 from penstock.audit import shown
 from penstock.cli.audit_lines import STYLES, Lines
 from penstock.cli.audit_state import FIELDS, HELP, Mode, Record, State
+from penstock.harmless import harmless
 
 BARS: Final = " ▁▂▃▄▅▆▇█"
 _GRAPH_LINES: Final = 4
@@ -65,14 +66,14 @@ def _title(state: State) -> Text:
 
 def _written(state: State) -> Text:
     said = "  ".join(
-        f"{name}={shown.harmless(state.written[name])}" for name in FIELDS if name in state.written
+        f"{name}={harmless(state.written[name])}" for name in FIELDS if name in state.written
     )
     return Text(f" {said}" if said else " all records", "cyan" if said else "dim")
 
 
 def _footer(state: State) -> Text:
     if state.message:
-        return Text(f" {shown.harmless(state.message)}", "bold red" if state.wrong else "green")
+        return Text(f" {harmless(state.message)}", "bold red" if state.wrong else "green")
     return Text(f" {_KEYS[state.mode]}", "dim")
 
 
@@ -138,7 +139,7 @@ def _filters(state: State) -> Iterator[Text]:
     for number, name in enumerate(FIELDS):
         line = Text(f" {name.replace('_', '-'):>12}  ")
         chosen = number == state.focus
-        line.append(f"{shown.harmless(state.form.get(name, ''))}", "bold" if chosen else "")
+        line.append(f"{harmless(state.form.get(name, ''))}", "bold" if chosen else "")
         if chosen:
             line.append(" ", "reverse")
         yield line
@@ -147,7 +148,7 @@ def _filters(state: State) -> Iterator[Text]:
 def _export(state: State) -> Iterator[Text]:
     yield Text()
     line = Text(" Export all records that match to (.csv or .jsonl): ")
-    line.append(shown.harmless(state.path), "bold")
+    line.append(harmless(state.path), "bold")
     line.append(" ", "reverse")
     yield line
 
@@ -168,7 +169,7 @@ def _detail(state: State) -> Iterator[Text]:
     if changes:
         yield Text()
     for name, change in changes.items():
-        yield Text(f" {shown.harmless(name)}", "bold")
+        yield Text(f" {harmless(name)}", "bold")
         for side, style in (("f", "red"), ("t", "green")):
             if side in change:
                 told = "from" if side == "f" else "to"
@@ -182,26 +183,26 @@ def facts(record: Record, tz: str) -> Iterator[tuple[str, str]]:
     yield "place", str(record["at"])
     yield "event", str(record["_id"])
     yield "operation", str(record["op"])
-    yield "table", shown.harmless(f"{meta.get('db') or ''}.{meta.get('tbl') or ''}")
+    yield "table", harmless(f"{meta.get('db') or ''}.{meta.get('tbl') or ''}")
     yield "key", shown.key_text(record)
     for name in ("pk", "moved_to", "moved_from"):
         if name in meta:
-            yield f"key ({name})", shown.harmless(shown.json_text(meta[name]))
+            yield f"key ({name})", harmless(shown.json_text(meta[name]))
     yield "UTC", shown.utc(record["ts"])
     yield shown.zone_name(tz), shown.local(record["ts"], tz, unit="milliseconds")
     yield (
         "transaction",
-        shown.harmless(f"{txn.get('id')}, {record['seq'] + 1} of {txn.get('size')}"),
+        harmless(f"{txn.get('id')}, {record['seq'] + 1} of {txn.get('size')}"),
     )
-    yield "source", shown.harmless(str(src.get("source")))
+    yield "source", harmless(str(src.get("source")))
     if "binlog" in src:
         yield "binlog", shown.place_text(record)
     for name in ("thread", "actor", "sql"):
         if name in src:
-            yield {"sql": "statement"}.get(name, name), shown.harmless(str(src[name]))
+            yield {"sql": "statement"}.get(name, name), harmless(str(src[name]))
     if record.get("flags"):
         yield "flags", ", ".join(record["flags"])
     if "said" in record:
-        yield "said", shown.harmless(shown.json_text(record["said"]))
+        yield "said", harmless(shown.json_text(record["said"]))
     if "erased" in record:
-        yield "erased", shown.harmless(shown.json_text(record["erased"]))
+        yield "erased", harmless(shown.json_text(record["erased"]))

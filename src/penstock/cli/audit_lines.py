@@ -7,6 +7,7 @@ from rich.cells import cell_len
 from rich.text import Text
 
 from penstock.audit import shown
+from penstock.harmless import harmless
 
 STYLES: Final = {
     "i": "green",
@@ -31,8 +32,8 @@ def cells(record: Mapping[str, Any], *, tz: str, wide: bool = False) -> tuple[st
     return (
         shown.local(record["ts"], tz, unit="milliseconds" if wide else "seconds"),
         record["op"],
-        shown.harmless(str(meta.get("db") or "")),
-        shown.harmless(str(meta.get("tbl") or "")),
+        harmless(str(meta.get("db") or "")),
+        harmless(str(meta.get("tbl") or "")),
         shown.key_text(record),
         shown.changes_text(record),
         shown.gtid_text(record),

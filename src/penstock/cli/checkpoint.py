@@ -10,6 +10,7 @@ from rich.table import Table
 
 from penstock.cli import output
 from penstock.errors import CheckpointError, ConfigError, LogError, LogLockedError, RequestError
+from penstock.harmless import harmless
 
 if TYPE_CHECKING:
     from penstock.capture.moving import Move
@@ -308,16 +309,16 @@ def _print(report: Report) -> None:
             table.add_column(column, no_wrap=True)
         for one in report.sources:
             table.add_row(
-                one.source,
-                _shortened(one.position),
+                output.cell(one.source),
+                output.cell(_shortened(one.position)),
                 output.ago(one.moved_at_ms or 0, now_ms),
-                _shortened(one.published),
+                output.cell(_shortened(one.published)),
                 output.ago(one.published_moved_at_ms or 0, now_ms),
             )
         console.print(table)
     for message in (report.message, (report.publishing or {}).get("message", "")):
         if message:
-            console.print(message, style="bold red", markup=False, soft_wrap=True)
+            console.print(harmless(message), style="bold red", markup=False, soft_wrap=True)
             break
 
 

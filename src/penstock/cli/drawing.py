@@ -19,6 +19,7 @@ from rich.table import Table
 from rich.text import Text
 
 from penstock.cli.bars import Line
+from penstock.cli.output import Screen
 
 _BAR_WIDTH_MIN: Final = 8
 _BAR_WIDTH_MAX: Final = 40
@@ -65,7 +66,7 @@ def _bar(line: Line) -> ProgressBar:
 
 def terminal() -> Console | None:
     """Where bars are drawn; None where nobody would see them."""
-    console = Console(stderr=True, highlight=False)
+    console = Screen(stderr=True, highlight=False)
     # A terminal that rich is told to assume is none: bars would be in whatever reads it.
     drawn = sys.stderr.isatty() and console.is_terminal and not console.is_dumb_terminal
     return console if drawn else None

@@ -2,12 +2,14 @@
 
 import logging
 import sys
-from typing import Literal, TextIO, cast
+from typing import Any, Literal, TextIO, cast
 
 import structlog
 from pydantic import Field
+from structlog.typing import EventDict
 
 from penstock.config import Config
+from penstock.harmless import harmless
 
 Level = Literal["debug", "info", "warning", "error"]
 
@@ -34,6 +36,11 @@ class _Stderr:
         sys.stderr.flush()
 
 
+def _harmless(_: Any, __: str, facts: EventDict) -> EventDict:
+    """Facts with what others chose in them, for a terminal."""
+    return {name: harmless(one) if isinstance(one, str) else one for name, one in facts.items()}
+
+
 def configure(*, as_json: bool, process: str, level: int = logging.INFO) -> None:
     """Set up structlog for this process; `process` is on every line."""
     pretty = sys.stderr.isatty() and not as_json
@@ -42,9 +49,11 @@ def configure(*, as_json: bool, process: str, level: int = logging.INFO) -> None
             structlog.contextvars.merge_contextvars,
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
-            structlog.dev.ConsoleRenderer(colors=True)
-            if pretty
-            else structlog.processors.JSONRenderer(),
+            *(
+                [_harmless, structlog.dev.ConsoleRenderer(colors=True)]
+                if pretty
+                else [structlog.processors.JSONRenderer()]
+            ),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(level),
         # structlog takes what can be written to, whatever its type says.

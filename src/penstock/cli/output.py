@@ -2,6 +2,7 @@
 
 import os
 import sys
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from io import TextIOWrapper
 from pathlib import Path
@@ -9,10 +10,12 @@ from typing import Annotated, Any
 
 import msgspec
 import typer
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
 from rich.markup import escape
+from rich.segment import Segment
 
 from penstock.errors import PenstockError
+from penstock.harmless import harmless, harmless_lines
 
 ConfigOption = Annotated[
     Path, typer.Option("--config", "-c", help="The configuration.", metavar="FILE")
@@ -57,14 +60,40 @@ def speak() -> None:
             stream.reconfigure(errors="backslashreplace")
 
 
+class Screen(Console):
+    """A console on which nothing that is drawn steers the terminal but rich itself: names, ids and
+    messages of others come into everything that is shown."""
+
+    def render(
+        self, renderable: RenderableType, options: ConsoleOptions | None = None
+    ) -> Iterable[Segment]:
+        """As rich does it, with control characters in texts written as escapes."""
+        for one in super().render(renderable, options):
+            if one.control or one.text.isprintable():
+                yield one
+            else:
+                yield Segment(harmless_lines(one.text), one.style)
+
+
 def stdout() -> Console:
     """Where results go. Made anew each time, so that a redirected stream is respected."""
-    return Console(highlight=False)
+    return Screen(highlight=False)
 
 
 def stderr() -> Console:
     """Where errors and hints go."""
-    return Console(stderr=True, highlight=False, soft_wrap=True)
+    return Screen(stderr=True, highlight=False, soft_wrap=True)
+
+
+def cell(text: str) -> str:
+    """Words of others in a cell of a table, or within markup: on one line, and no markup."""
+    return escape(harmless(text))
+
+
+def say(line: str, *, err: bool = False) -> None:
+    """Write a line with words of others in it, not through rich, which ends the program at a
+    broken pipe."""
+    typer.echo(harmless(line), err=err)
 
 
 def literal(command: Any) -> Any:
@@ -110,7 +139,8 @@ def report(error: PenstockError, *, as_json: bool) -> None:
         return
     console = stderr()
     console.print("error:", style="bold red", end=" ")
-    console.print(str(error), markup=False)
+    # A line that somebody else began cannot be taken for one of ours.
+    console.print(str(error).replace("\n", "\n  "), markup=False)
 
 
 def ago(unix_ms: int, now_ms: int) -> str:

@@ -157,7 +157,7 @@ def _report(name: str, error: PenstockError, *, as_json: bool) -> None:
         fact = {"pipeline": name, "error": {"code": error.code, "message": str(error)}}
         typer.echo(msgspec.json.encode(fact).decode(), err=True)
     else:
-        typer.echo(f"{name} stopped for good: {error}", err=True)
+        output.say(f"{name} stopped for good: {error}", err=True)
 
 
 @app.command("rejects")
@@ -188,7 +188,7 @@ def rejects(
             output.emit({column: one.get(column) for column in shown})
         else:
             where = f"{one['collection'] or ''} {one['key'] or ''}".strip()
-            typer.echo(f"{one['sequence']:,} {where}: {one['reason']}")
+            output.say(f"{one['sequence']:,} {where}: {one['reason']}")
 
 
 @app.command("replay")
@@ -229,7 +229,7 @@ def replay(
             output.emit(to_builtins(one))
         else:
             why = f": {one.reason}" if one.reason else ""
-            typer.echo(f"{one.sequence:,} {one.collection or ''} {one.key or ''} {one.state}{why}")
+            output.say(f"{one.sequence:,} {one.collection or ''} {one.key or ''} {one.state}{why}")
 
 
 def _pipeline(name: str, config: Path) -> "tuple[Settings, PipelineConfig]":

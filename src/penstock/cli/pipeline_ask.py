@@ -159,7 +159,7 @@ def list_all(
             output.emit(to_builtins(one))
         return
     if not found:
-        typer.echo("there are no pipelines")
+        output.say("there are no pipelines")
         return
     output.stdout().print(table_of(found))
 
@@ -185,14 +185,14 @@ def lag(
     if as_json:
         output.emit(to_builtins(one))
     elif one.sequence is None:
-        typer.echo(f"{name} never ran")
+        output.say(f"{name} never ran")
     else:
-        typer.echo(
+        output.say(
             f"{name}: {one.lag_entries or 0:,} entries, {output.duration(one.lag_seconds or 0.0)} "
             f"behind; {one.state}"
         )
         if one.trimmed:
-            typer.echo("retention has removed entries that it has not applied")
+            output.say("retention has removed entries that it has not applied")
     if one.sequence is None or one.trimmed:
         raise typer.Exit(1)
 
@@ -227,7 +227,7 @@ def stop(
     if as_json:
         output.emit({"pipeline": name, "state": state})
     else:
-        typer.echo(f"{name}: {state}")
+        output.say(f"{name}: {state}")
     if state == "stopping" and wait:
         raise typer.Exit(1)
 
@@ -251,7 +251,7 @@ def forget(
     if as_json:
         output.emit({"pipeline": name, "state": "forgotten"})
     else:
-        typer.echo(f"{name}: forgotten")
+        output.say(f"{name}: forgotten")
 
 
 def _unknown(name: str) -> RequestError:
@@ -278,7 +278,7 @@ def table_of(found: Sequence[PipelineReport]) -> Table:
         state = "stopping" if one.stopping else one.state
         if state == "running" and one.code:
             state = "waiting"
-        code = f" ({one.code})" if one.code else ""
+        code = f" ({output.cell(one.code)})" if one.code else ""
         state = f"[{STYLES.get(state, 'dim')}]{state}{code}[/]"
         if one.differences:
             state += f" [bold red]{one.differences:,} DIFFER[/]"
@@ -287,9 +287,9 @@ def table_of(found: Sequence[PipelineReport]) -> Table:
         if one.untidied:
             state += f" [bold red]{one.untidied:,} NOT TIDIED[/]"
         table.add_row(
-            one.pipeline,
-            one.to,
-            one.source,
+            output.cell(one.pipeline),
+            output.cell(one.to),
+            output.cell(one.source),
             state,
             "-" if one.sequence is None else f"{one.sequence:,}",
             behind,

@@ -85,7 +85,7 @@ def command(
     for path, text in files.items():
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
         (folder / path).write_text(text, encoding="utf-8")
-    typer.echo(f"{folder / SPEC}: run it there with `spark-pipelines run`")
+    output.say(f"{folder / SPEC}: run it there with `spark-pipelines run`")
 
 
 def _named(given: str) -> tuple[str, str]:

@@ -47,23 +47,23 @@ def plan(
     if as_json:
         output.emit(to_builtins(found))
         return
-    typer.echo(f"{name} would begin after entry {found.sequence:,}: {found.why}.")
-    typer.echo(
+    output.say(f"{name} would begin after entry {found.sequence:,}: {found.why}.")
+    output.say(
         f"It would read {found.entries:,} entries of source {found.source} up to "
         f"{found.until:,}, {output.size(found.bytes)}, in {found.batches:,} batches or more."
     )
     if found.lost:
-        typer.echo(
+        output.say(
             f"{found.lost:,} entries were removed by retention before it read them; it would write "
             f"a gap for them."
         )
     if found.control_events:
-        typer.echo(f"{found.control_events:,} of them are no data: gaps, or changes of shape.")
+        output.say(f"{found.control_events:,} of them are no data: gaps, or changes of shape.")
     for one in found.collections:
         where = f" -> {one.table}" if one.table else ""
-        typer.echo(f"  {one.collection}: {one.entries:,}{where}")
+        output.say(f"  {one.collection}: {one.entries:,}{where}")
     for unknown in found.unknown:
-        typer.echo(f"  {unknown}: the log has no entry of it; see that its name is right")
+        output.say(f"  {unknown}: the log has no entry of it; see that its name is right")
 
 
 _REMEDIES = {
@@ -134,7 +134,7 @@ def reset(
     if as_json:
         output.emit({"pipeline": name, "before": before.sequence, "after": place.sequence})
     else:
-        typer.echo(
+        output.say(
             f"{name} begins again after entry {place.sequence:,}; it stood at {before.sequence:,}."
         )
 
@@ -200,7 +200,7 @@ def backfill(
         output.emit({"pipeline": name, "collections": [one for one in read if one != ALL]})
     else:
         said = ", ".join(read) if ALL not in read else f"all collections of {pipeline.source}"
-        typer.echo(f"{name} reads {said} from the source in its next run.")
+        output.say(f"{name} reads {said} from the source in its next run.")
 
 
 def _runs(client: "LogClient", name: str) -> bool:

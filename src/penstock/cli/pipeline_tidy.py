@@ -52,7 +52,8 @@ def command(
             table.add_column(column, justify="right" if column in _NUMBERS else "left")
         for one in done:
             counts = (str(one.joined), str(one.into), str(one.deleted))
-            table.add_row(one.path, *counts, output.duration(one.seconds), one.failed)
+            said = (output.duration(one.seconds), output.cell(one.failed))
+            table.add_row(output.cell(one.path), *counts, *said)
         output.stdout().print(table)
     if failed := [one for one in done if one.failed]:
         raise PipelineError(

@@ -11,6 +11,7 @@ from rich.table import Table
 from penstock.cli import output
 from penstock.cli.status_shards import ShardReport, print_shards, shard_reports
 from penstock.errors import LogError
+from penstock.harmless import harmless
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -164,7 +165,7 @@ def command(
     if as_json:
         output.emit(to_builtins(report))
     else:
-        _print(report)
+        show(report)
     if not healthy(report):
         raise typer.Exit(1)
 
@@ -409,10 +410,12 @@ def _print_archive(console: "Console", archive: dict[str, Any]) -> None:
             soft_wrap=True,
         )
     if archive["message"]:
-        console.print(archive["message"], style="yellow", markup=False, soft_wrap=True)
+        said = harmless(archive["message"])
+        console.print(said, style="yellow", markup=False, soft_wrap=True)
 
 
-def _print(report: Report) -> None:
+def show(report: Report) -> None:
+    """For people."""
     console, now_ms = output.stdout(), time.time_ns() // 1_000_000
     for name, up in (("capture", report.capture), ("serve", report.serve)):
         console.print(f"{name}: " + ("[green]up[/]" if up else "[bold red]down[/]"))
@@ -425,7 +428,8 @@ def _print(report: Report) -> None:
             soft_wrap=True,
         )
     if report.publishing is not None and report.publishing["message"]:
-        console.print(report.publishing["message"], style="yellow", markup=False, soft_wrap=True)
+        said = harmless(report.publishing["message"])
+        console.print(said, style="yellow", markup=False, soft_wrap=True)
     if report.log is None:
         console.print("log: none yet")
     else:
@@ -449,9 +453,9 @@ def _print(report: Report) -> None:
             rate, lag = source.events_per_second, source.lag_seconds
             since = source.since_change_seconds
             table.add_row(
-                source.source,
+                output.cell(source.source),
                 f"[{style}]{source.state}[/]",
-                _shortened(source.position or "-"),
+                output.cell(_shortened(source.position or "-")),
                 f"{source.events:,}",
                 "-" if rate is None else f"{rate:,.0f}/s",
                 "-" if lag is None else output.duration(lag),
@@ -463,31 +467,32 @@ def _print(report: Report) -> None:
         for source in report.sources:
             if source.silent:
                 console.print(
-                    f"{source.source} has had no change for long. Nothing is missing; should it be "
-                    f"quiet?",
+                    f"{harmless(source.source)} has had no change for long. Nothing is missing; "
+                    f"should it be quiet?",
                     style="yellow",
                     markup=False,
                 )
             for sentence in source.unmatched:
-                said = f"{source.source}: {sentence}"
+                said = harmless(f"{source.source}: {sentence}")
                 console.print(said, style="yellow", markup=False, soft_wrap=True)
             if source.message:
                 was = "" if source.last_state is None else f"{source.last_state} before: "
                 style = _STYLES.get(source.state, "")
-                console.print(was + source.message, style=style, markup=False, soft_wrap=True)
+                said = was + harmless(source.message)
+                console.print(said, style=style, markup=False, soft_wrap=True)
     for title, readers in (("consumer", report.consumers), ("pipeline", report.pipelines)):
         if readers:
             table = _table(title, "over", "sequence", "lag", "rate", "since", "state")
             for reader in readers:
                 rate = reader.events_per_second
                 table.add_row(
-                    reader.name or "(unnamed)",
-                    reader.protocol,
+                    output.cell(reader.name) or "(unnamed)",
+                    output.cell(reader.protocol),
                     f"{reader.sequence:,}",
                     f"{reader.lag_events:,} events",
                     "-" if rate is None else f"{rate:,.0f}/s",
                     output.ago(reader.at_ms, now_ms),
-                    reader.state or "-",
+                    output.cell(reader.state or "-"),
                 )
             console.print(table)
     if report.shards:
@@ -501,7 +506,8 @@ def _print_state(console: "Console", state: StateReport) -> None:
         lag = f"{state.lag_events:,} entries behind the log, for {since}"
     console.print(f"current rows: {lag}", markup=False)
     if state.message:
-        console.print(state.message, style="yellow", markup=False, soft_wrap=True)
+        said = harmless(state.message)
+        console.print(said, style="yellow", markup=False, soft_wrap=True)
 
 
 def _rows(source: SourceReport) -> str:

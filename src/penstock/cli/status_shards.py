@@ -7,6 +7,7 @@ from msgspec import Struct
 from rich.table import Table
 
 from penstock.cli import output
+from penstock.harmless import harmless
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -71,11 +72,11 @@ def print_shards(console: "Console", shards: Sequence[ShardReport], now_ms: int)
         table.add_column(column, no_wrap=True)
     for one in shards:
         table.add_row(
-            one.shard,
-            one.who or "-",
+            output.cell(one.shard),
+            output.cell(one.who or "-"),
             f"[{_STYLES.get(one.state, 'dim')}]{one.state}[/]",
-            one.watermark or "-",
-            one.acknowledged or "-",
+            output.cell(one.watermark or "-"),
+            output.cell(one.acknowledged or "-"),
             f"{one.lag_commits:,} commits",
             output.ago(one.seen_at_ms, now_ms),
         )
@@ -83,12 +84,14 @@ def print_shards(console: "Console", shards: Sequence[ShardReport], now_ms: int)
     for one in shards:
         if one.message:
             console.print(
-                f"{one.shard}: {one.message}", style=_STYLES.get(one.state, ""), markup=False
+                harmless(f"{one.shard}: {one.message}"),
+                style=_STYLES.get(one.state, ""),
+                markup=False,
             )
         if one.gaps:
             console.print(
-                f"{one.shard}: rows of {', '.join(one.gaps)} may be missing or wrong until they "
-                f"are copied: see `penstock snapshot`.",
+                f"{harmless(one.shard)}: rows of {harmless(', '.join(one.gaps))} may be missing or "
+                f"wrong until they are copied: see `penstock snapshot`.",
                 style="yellow",
                 markup=False,
             )

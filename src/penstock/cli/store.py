@@ -72,15 +72,16 @@ def tables(path: PathArgument, as_json: output.JsonOption = False) -> None:
     for fact in facts:
         stream: dict[str, Any] = fact["stream"] or {}
         listed.add_row(
-            fact["table"],
-            fact["partitionKey"],
-            fact["sortKey"] or "-",
-            fact["ttl"] or "-",
-            ", ".join(index["name"] for index in fact["indexes"]) or "-",
+            output.cell(fact["table"]),
+            output.cell(fact["partitionKey"]),
+            output.cell(fact["sortKey"] or "-"),
+            output.cell(fact["ttl"] or "-"),
+            output.cell(", ".join(index["name"] for index in fact["indexes"]) or "-"),
             stream.get("view", "-"),
             f"{stream['records']:,}" if stream else "-",
             ", ".join(
-                f"{one['name']} (-{one['lag_records']:,})" for one in stream.get("consumers", [])
+                f"{output.cell(one['name'])} (-{one['lag_records']:,})"
+                for one in stream.get("consumers", [])
             )
             or "-",
         )

@@ -10,6 +10,7 @@ from rich.text import Text
 from penstock.cli import output
 from penstock.errors import ConfigError
 from penstock.event import Kind
+from penstock.harmless import harmless
 
 if TYPE_CHECKING:
     from penstock.client import Change, Credentials
@@ -97,12 +98,12 @@ def line(change: "Change") -> Text:
     text.append(f"{change.commit}.{change.ordinal:<4} ", "dim")
     text.append(f"{output.instant(event.timestamp)} ", "blue")
     style = _STYLES.get(change.operation, "magenta" if change.kind is Kind.SCHEMA else "bold red")
-    text.append(f"{change.operation:<8} ", style)
-    text.append(f"{event.source}/{change.collection} ")
-    text.append(f"{change.document_id} ", "bold")
+    text.append(f"{harmless(change.operation):<8} ", style)
+    text.append(f"{harmless(f'{event.source}/{change.collection}')} ")
+    text.append(f"{harmless(change.document_id)} ", "bold")
     shown = change.update.get("updatedFields") if change.update else change.document
     if shown is not None:
-        text.append(compact(shown), "dim" if change.update is None else "yellow")
+        text.append(harmless(compact(shown)), "dim" if change.update is None else "yellow")
     return text
 
 

@@ -3,7 +3,6 @@
 import threading
 from typing import TYPE_CHECKING
 
-import typer
 from msgspec import to_builtins
 
 from penstock.cli import output
@@ -36,8 +35,7 @@ class Teller:
         if self._as_json:
             output.emit(to_builtins(progress))
         elif progress.entries:
-            # Not through rich, which ends the program at a broken pipe.
-            typer.echo(
+            output.say(
                 f"{progress.pipeline}: batch {progress.batch_id}: {progress.entries:,} entries, "
                 f"{progress.rows:,} rows, {progress.rejected:,} rejected, up to "
                 f"{progress.sequence:,} ({progress.entries_per_second:,.0f}/s)"

@@ -93,7 +93,8 @@ def walk(folder: Path, *, transactions: int, as_json: bool) -> bool:
     """Run the quickstart in `folder`, and say how it went; whether every table equals the shop."""
     started = time.monotonic()
     settings = load(prepare(folder))
-    console = Console(quiet=as_json, highlight=False)
+    console = output.stdout()
+    console.quiet = as_json
     with Progress(
         TextColumn("[bold]{task.description:<34}"),
         BarColumn(),

@@ -1,0 +1,123 @@
+"""Whatever others chose is shown escaped: on a terminal it moves nothing and forges no line."""
+
+import io
+from typing import Any
+
+import pytest
+from rich.console import Group
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+from penstock.cli import output, status
+from penstock.cli.logs import configure
+from penstock.cli.status import ReaderReport, Report, SourceReport
+from penstock.cli.status_shards import ShardReport
+from penstock.errors import RequestError
+from penstock.harmless import harmless
+
+EVIL = "a\x1b[2J\x1b[31m\x9b1m\u202eb\r\nforged line [bold red]up[/]\x07\ud800"
+STEERING = "\x1b\x9b\u202e\r\x07\ud800"
+
+
+def clean(shown: str) -> bool:
+    """Whether nothing in it steers a terminal, and no line of it is what another began."""
+    return not set(shown) & set(STEERING) and "\nforged" not in shown
+
+
+def grid(text: str) -> Table:
+    table = Table()
+    table.add_column("name")
+    table.add_row(output.cell(text))
+    return table
+
+
+@pytest.mark.parametrize(
+    "drawn", [Text(EVIL), EVIL, Panel(Text(EVIL)), Group(Text(EVIL)), grid(EVIL)], ids=type
+)
+def test_nothing_that_is_drawn_steers_the_terminal(drawn: Any) -> None:
+    file = io.StringIO()
+    output.Screen(file=file, width=500).print(drawn, markup=False)
+    shown = file.getvalue()
+    assert not set(shown) & set(STEERING)
+    assert "\\x1b[2J" in shown
+
+
+def test_a_terminal_still_has_the_colours_that_are_ours() -> None:
+    file = io.StringIO()
+    screen = output.Screen(file=file, force_terminal=True, width=80, highlight=False)
+    screen.print("[red]ours[/]")
+    assert file.getvalue().startswith("\x1b[31mours")
+
+
+def test_status_shows_the_names_of_others_escaped(capsys: pytest.CaptureFixture[str]) -> None:
+    reader = ReaderReport(
+        name=EVIL, protocol=EVIL, sequence=1, lag_events=0, at_ms=1, state=EVIL, code=EVIL
+    )
+    shard = ShardReport(
+        shard=EVIL,
+        who=EVIL,
+        state="stopped",
+        watermark=EVIL,
+        acknowledged=EVIL,
+        lag_commits=0,
+        seen_at_ms=1,
+        code=EVIL,
+        message=EVIL,
+        gaps=(EVIL,),
+        publications=(),
+        rows=0,
+    )
+    source = SourceReport(source=EVIL, state="stopped", message=EVIL, position=EVIL, silent=True)
+    report = Report(
+        capture=True,
+        serve=True,
+        age_retention_paused=False,
+        archive=None,
+        publishing={"message": EVIL},
+        log=None,
+        state=None,
+        sources=[source],
+        consumers=[reader],
+        pipelines=[reader],
+        shards=[shard],
+    )
+    status.show(report)
+    shown = capsys.readouterr().out
+    assert clean(shown)
+    assert shown.count("[bold red]up[/]") >= 3, "and is no markup"
+
+
+def test_errors_and_lines_show_the_words_of_others_escaped(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    output.report(RequestError(EVIL), as_json=False)
+    output.say(f"{EVIL}: forgotten")
+    said = capsys.readouterr()
+    assert clean(said.err)
+    assert clean(said.out)
+    assert len(said.out.splitlines()) == 1
+
+
+def test_the_services_lines_on_a_terminal_are_escaped(monkeypatch: pytest.MonkeyPatch) -> None:
+    import structlog
+
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    terminal = Terminal()
+    monkeypatch.setattr("sys.stderr", terminal)
+    before = structlog.get_config()
+    try:
+        configure(as_json=False, process="serve")
+        structlog.get_logger().warning("source reconnecting", source="a\x1b[2Jb")
+    finally:
+        structlog.configure(**before)
+        structlog.contextvars.clear_contextvars()
+    assert "a\\x1b[2Jb" in terminal.getvalue()
+
+
+def test_harmless_is_one_line() -> None:
+    assert clean(harmless(EVIL))
+    assert "\n" not in harmless(EVIL)
