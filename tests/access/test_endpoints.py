@@ -170,6 +170,25 @@ async def test_each_principal_gets_what_it_may_from_each_endpoint(tmp_path: Path
         assert await over_http(served, token, "/ready") == "200"
 
 
+async def test_health_is_told_in_full_to_operators_alone(tmp_path: Path) -> None:
+    tokens = tmp_path / "access.json"
+    shown = {who: issue(tokens, who, **(grant or {})) for who, (grant, _) in TABLE.items()}
+    revoke(tokens, "revoked")
+    told_all = set[str]()
+    async with shop(tmp_path) as served:
+        asked: dict[str, dict[str, str]] = {
+            who: {"Authorization": f"Bearer {token}"} for who, token in shown.items()
+        }
+        for who, headers in {**asked, "stranger": {}, "none": {"Authorization": "x"}}.items():
+            status, _, body = await asyncio.to_thread(
+                partial(get, served.http, "/health", **headers)
+            )
+            assert status == 200
+            if json.loads(body) != {"status": "ok"}:
+                told_all.add(who)
+    assert told_all == {"admin", "operator"}
+
+
 async def test_the_refusal_is_the_same_sentence_everywhere(tmp_path: Path) -> None:
     async with shop(tmp_path) as served:
         async with grpc.aio.insecure_channel(served.grpc) as channel:

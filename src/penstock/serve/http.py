@@ -4,8 +4,9 @@ documents as they were, below /rest (captures/web.py); and tables for zero-cache
 
 Each answer is made when it is asked for. On loopback it is served to requests that name a loopback
 host: a page in a browser cannot reach it under a name of its own. /health and /ready are open to
-whoever reaches the address; /metrics needs the verb `admin`, /snapshot has what its reader may see,
-and POST /ticket gives a one-time ticket to who is known.
+whoever reaches the address, and tell them how the service is and no more; /metrics and all of
+/health need the verb `admin`, /snapshot has what its reader may see, and POST /ticket gives a
+one-time ticket to who is known.
 """
 
 import contextlib
@@ -24,7 +25,7 @@ from starlette.types import Receive, Scope, Send
 
 from penstock.errors import PenstockError, RequestError, UnauthenticatedError
 from penstock.serve.access import Access, AccessConfig, Principal
-from penstock.serve.access.actions import action
+from penstock.serve.access.actions import Need, action, refusal
 from penstock.serve.access.web import (
     TICKET_PATH,
     Guard,
@@ -100,9 +101,14 @@ class _Endpoints:
         admitted(connection, opening)
         return self.require(connection).scope
 
-    async def health(self, _: Request) -> Response:
+    async def health(self, request: Request) -> Response:
+        """All of it to whoever operates the service, and to others only how it is: the rest has
+        names of tokens, collections and columns."""
         found = await self._told.health()
-        body = msgspec.json.format(msgspec.json.encode(found), indent=2)
+        said: Any = {"status": found.status}
+        if refusal(Need.ADMIN, principal_of(request).scope) is None:
+            said = found
+        body = msgspec.json.format(msgspec.json.encode(said), indent=2)
         return Response(body, status_code=found.http_status, media_type="application/json")
 
     async def ready(self, _: Request) -> Response:

@@ -199,8 +199,7 @@ class Guard:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer, once it is known who asks."""
         if scope["type"] not in {"http", "websocket"} or scope["path"] in self._open:
-            known = STRANGER if self._access.is_on else ANYONE
-            scope.setdefault("state", {})["principal"] = known
+            scope.setdefault("state", {})["principal"] = self._at_open_path(scope)
             await self._app(scope, receive, send)
             return
         began = False
@@ -249,6 +248,18 @@ class Guard:
         except (UnauthenticatedError, ForbiddenError, RateLimitedError) as error:
             PUBLISH_ERRORS.labels("http", error.code).inc()
             await _refuse(error, scope, receive, send, began=began)
+
+    def _at_open_path(self, scope: Scope) -> Principal:
+        """Who asks where everybody may: a token that opens nothing is as good as none there."""
+        if not self._access.is_guarded:
+            return ANYONE
+        presented = presented_by(scope)
+        if presented.authorization is None:
+            return STRANGER
+        try:
+            return self._access.authenticate(presented, endpoint_of(scope))
+        except (UnauthenticatedError, RateLimitedError):
+            return STRANGER
 
     def _parameters_at(self, path: str) -> Collection[str]:
         return next((ours for at, ours in self._parameters.items() if path.startswith(at)), ())
