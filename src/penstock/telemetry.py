@@ -140,6 +140,14 @@ PUBLISH_ERRORS = Counter(
     ["protocol", "code"],
     registry=SERVE_REGISTRY,
 )
+ACCESS_REFUSALS = Counter(
+    "penstock_access_refusals_total",
+    "Calls that the door refused, written down or only counted.",
+    ["code"],
+    registry=SERVE_REGISTRY,
+)
+for _code in ("access.unauthenticated", "access.forbidden", "service.limited"):
+    ACCESS_REFUSALS.labels(_code)
 CHANGES_COALESCED = Counter(
     "penstock_changes_coalesced_total",
     "Changes that readers far behind got merged into a later one.",

@@ -22,7 +22,7 @@ from websockets.exceptions import InvalidStatus
 from penstock._generated.penstock.v1 import captures_pb2 as pb
 from penstock.client import Credentials
 from penstock.client.flight import LogClient, ReadRequest
-from penstock.errors import ServiceUnavailableError
+from penstock.errors import RateLimitedError, ServiceUnavailableError, UnauthenticatedError
 from penstock.serve.access import Access, AccessConfig, Presented
 from penstock.serve.access.calls import OPEN_STREAMS_MAX, Guard
 from penstock.serve.access.record import AccessLog
@@ -31,6 +31,7 @@ from penstock.serve.access.web import principal_of
 from penstock.serve.config import ServeConfig
 from penstock.serve.listen import listen
 from penstock.subscribe.scope import EVERYTHING
+from penstock.telemetry import SERVE_REGISTRY
 from tests.access.capturing import headers, shop, socket
 from tests.access.support import bearer, issue, service
 from tests.captures.grpc_client import SUBSCRIBE
@@ -60,7 +61,7 @@ async def test_an_address_that_a_client_claims_to_have_is_not_believed(tmp_path:
         ]
         assert found[-1] == 429
     peers = {json.loads(line)["peer"] for line in record.read_text().splitlines()}
-    assert peers == {"127.0.0.1"}
+    assert peers - {""} == {"127.0.0.1"}, "and the line that counts the last ones has none"
 
 
 @pytest.mark.slow
@@ -316,3 +317,59 @@ async def test_a_number_of_thousands_of_digits_is_refused_as_any_other(tmp_path:
         path = f"/rest/shop.db/entities/orders/{digits}"
         assert await status(served.http, path, token) == 410
         assert await status(served.http, f"/rest/shop.db/entities/orders/1?asOf={digits}", token)
+
+
+# --- the record ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("addresses", [1, 10_000])
+def test_refusals_beyond_the_limit_are_counted_not_written(tmp_path: Path, addresses: int) -> None:
+    """However many addresses they come from, and of one who is known and asks too often."""
+    path, now = tmp_path / "record.jsonl", 1_000.0
+    token = issue(tmp_path / "access.json", "one")
+    config = AccessConfig(
+        tokens=tmp_path / "access.json",
+        log=path,
+        refusals_per_second=2,
+        requests_per_second=1,
+        requests_burst=3,
+    )
+    access = Access(config, clock=lambda: now)
+    before = _refusals()
+
+    def ask(number: int, header: str) -> None:
+        peer = f"peer {number % addresses}"
+        with contextlib.suppress(UnauthenticatedError, RateLimitedError):
+            access.authenticate(Presented(authorization=header, peer=peer), "http /metrics")
+
+    for number in range(3_000):
+        ask(number, "Bearer wrong")
+        ask(number, f"Bearer {token}")
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    refused = [one["who"] for one in lines if not one["allowed"]]
+    assert (refused.count(""), refused.count("token:one")) == (10, 10)
+    assert sum(one["allowed"] for one in lines) == 3
+    now += 61.0
+    ask(0, f"Bearer {token}")
+    ask(0, "Bearer wrong")
+    access.close()
+    counted = [json.loads(line) for line in path.read_text().splitlines()][len(lines) :]
+    assert counted[0]["refusals"] == 2_990 + 2_987
+    assert [one["allowed"] for one in counted] == [False, True, False]
+    assert _refusals() - before == 3_001 + 2_997
+
+
+def test_what_was_counted_is_said_at_the_end_too(tmp_path: Path) -> None:
+    path = tmp_path / "record.jsonl"
+    record = AccessLog(path, refusals_per_second=1, clock=lambda: 0.0)
+    for _ in range(9):
+        record.tell(None, Presented(), "http /", code="access.unauthenticated")
+    record.close()
+    last = json.loads(path.read_text().splitlines()[-1])
+    assert (last["code"], last["refusals"]) == ("access.counted", 4)
+
+
+def _refusals() -> float:
+    name = "penstock_access_refusals_total"
+    codes = ("access.unauthenticated", "service.limited")
+    return sum(SERVE_REGISTRY.get_sample_value(name, {"code": one}) or 0.0 for one in codes)

@@ -85,7 +85,8 @@ class AccessConfig(Config):
         default=20.0,
         gt=0,
         le=1_000_000,
-        description="Refusals to one address; beyond, it is told to come back later.",
+        description="Refusals to one address; beyond, it is told to come back later. And how "
+        "many are written down of one client, and of all that are not known; the rest is counted.",
     )
     ticket_seconds: Seconds = Field(
         default=30.0, gt=0, le=600, description="How long a one-time ticket may be used."

@@ -69,7 +69,7 @@ class Access:
         self._places = Places(config.connections_max)
         self._waiting = Places(config.connections_max)
         self._subscriptions = Places(config.subscriptions_max)
-        self._record = AccessLog(config.log)
+        self._record = AccessLog(config.log, refusals_per_second=refusals, clock=clock)
 
     def close(self) -> None:
         """Let go of the file of the record."""

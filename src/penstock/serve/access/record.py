@@ -1,19 +1,28 @@
-"""The record of who asked for what: never a token, a document, a key or a filter."""
+"""The record of who asked for what: never a token, a document, a key or a filter.
+
+Refusals can be had by anybody, so not all are written: of each who is known, and of all others
+together, so many a second. The rest is counted, and one line a minute says how many.
+"""
 
 import os
 import threading
 import time
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 import structlog
 
 from penstock.errors import ConfigError
+from penstock.serve.access.limits import Rates
 from penstock.serve.access.principals import Presented, Principal
+from penstock.telemetry import ACCESS_REFUSALS
 
 log = structlog.get_logger("penstock.access")
 _TEXT_MAX: Final = 200
+COUNTED_SECONDS: Final = 60.0
 
 
 class AccessLog:
@@ -23,8 +32,19 @@ class AccessLog:
     nobody is let in unrecorded.
     """
 
-    def __init__(self, path: Path | None) -> None:
-        """Raises ConfigError if the file cannot be written."""
+    def __init__(
+        self,
+        path: Path | None,
+        *,
+        refusals_per_second: float = 20.0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`clock` only moves forward. Raises ConfigError if the file cannot be written."""
+        self._clock = clock
+        self._refusals = Rates(refusals_per_second, max(1, int(5 * refusals_per_second)), clock)
+        self._counted = 0
+        self._counted_at = clock()
+        self._counting = threading.Lock()
         self._lock = threading.Lock()
         self._file: int | None = None
         self._path = path
@@ -45,6 +65,13 @@ class AccessLog:
 
         Raises OSError if the file cannot be written.
         """
+        self._write_counted()
+        if code:
+            ACCESS_REFUSALS.labels(code).inc()
+            if self._refusals.wait_seconds("" if principal is None else principal.who):
+                with self._counting:
+                    self._counted += 1
+                return
         facts = {
             "who": "" if principal is None else principal.who[:_TEXT_MAX],
             "credential": "" if principal is None else principal.id[:_TEXT_MAX],
@@ -54,6 +81,20 @@ class AccessLog:
         }
         if code:
             facts["code"] = code
+        self._write(facts)
+
+    def _write_counted(self, seconds: float = COUNTED_SECONDS) -> None:
+        """Say how many refusals were counted, if that was not said for so long."""
+        with self._counting:
+            now = self._clock()
+            if not self._counted or now - self._counted_at < seconds:
+                return
+            counted, self._counted = self._counted, 0
+            self._counted_at = now
+        nobody = {"who": "", "credential": "", "endpoint": "", "peer": "", "allowed": False}
+        self._write({**nobody, "code": "access.counted", "refusals": counted})
+
+    def _write(self, facts: dict[str, Any]) -> None:
         if self._file is None:
             log.info("access", **facts)
             return
@@ -62,10 +103,13 @@ class AccessLog:
             self._follow_rotation()
             if os.write(self._file, line) < len(line):
                 raise OSError(f"{self._path} took only a part of a line: is its disk full?")
-        if code:
+        if not facts["allowed"]:
             log.info("access", **facts)
 
     def close(self) -> None:
+        """Say what was counted, and let go of the file."""
+        with suppress(OSError):
+            self._write_counted(0.0)
         if self._file is not None:
             os.close(self._file)
             self._file = None
