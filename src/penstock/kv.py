@@ -27,6 +27,7 @@ from penstock.errors import (
     LogLockedError,
 )
 from penstock.folders import make_folder
+from penstock.lmdb_pages import cut
 
 if TYPE_CHECKING:
     Transaction = lmdb.Transaction[bytes]
@@ -133,6 +134,13 @@ class Env:
         self.inode = _inode(path)
 
     def _open(self) -> lmdb.Environment:
+        missing = cut(self.path / "data.mdb")
+        if missing is not None:
+            raise LogCorruptError(
+                f"{self.path} is damaged: its file has {missing.bytes} of "
+                f"{missing.needed_bytes} bytes, and pages that are in use are not there. Nothing "
+                f"was changed. {self._kind.mend}"
+            )
         with _explained(self.path, self._kind):
             return lmdb.Environment(
                 str(self.path),
