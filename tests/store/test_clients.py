@@ -5,12 +5,15 @@ import os
 import resource
 import socket
 from collections.abc import Generator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 
 import pytest
 
-from penstock.store import AsyncClient, ServerUnavailableError
+from penstock.store import AsyncClient, Client, ServerUnavailableError
+from penstock.store.remote.calls import SHARES
+from penstock.store.remote.config import ServerConfig
 from penstock.store.remote.links import Link, Lost
 from penstock.store.remote.server import serving
 from tests.store.support import opened, with_table
@@ -121,3 +124,39 @@ async def test_who_waits_for_the_latest_gets_what_is_written_while_it_waits(tmp_
                     await asyncio.to_thread(db.put, "t", {"id": str(written)})
                     written += 1
                 assert (await asking)["records"]
+
+
+async def test_what_a_client_asks_at_once_waits_for_its_turn(tmp_path: Path) -> None:
+    """However much it is: a server has so many connections, for all of its clients."""
+    few = ServerConfig(connections_max=sum(SHARES.values()))
+    with opened(tmp_path / "store") as db:
+        with_table(db)
+        async with serving(db, tmp_path / "s", few), AsyncClient(tmp_path / "s") as client:
+            await asyncio.gather(*(client.put("t", {"id": f"a{n}"}) for n in range(100)))
+            with Client(tmp_path / "s") as blocking, ThreadPoolExecutor(60) as threads:
+                puts = [
+                    asyncio.wrap_future(threads.submit(blocking.put, "t", {"id": f"b{n}"}))
+                    for n in range(100)
+                ]
+                await asyncio.gather(*puts)
+            assert await client.count("t") == 200
+
+
+async def test_whoever_has_a_transaction_reads_though_writes_wait_for_it(tmp_path: Path) -> None:
+    with opened(tmp_path / "store") as db:
+        with_table(db)
+        async with serving(db, tmp_path / "s"), AsyncClient(tmp_path / "s") as client:
+            async with client.transact() as transaction:
+                await transaction.put("t", {"id": "a"})
+                writes = [asyncio.create_task(client.put("t", {"id": str(n)})) for n in range(50)]
+                later = [asyncio.create_task(write_one(client, n)) for n in range(20)]
+                await asyncio.sleep(0)  # they are on their way
+                assert await client.count("t") == 0
+                assert not any(one.done() for one in (*writes, *later))
+            await asyncio.gather(*writes, *later)
+            assert await client.count("t") == 71
+
+
+async def write_one(client: AsyncClient, number: int) -> None:
+    async with client.transact() as transaction:
+        await transaction.put("t", {"id": f"t{number}"})

@@ -6,8 +6,9 @@
         async for record in db.follow("orders"):
             ...
 
-It belongs to one event loop. What is awaited at once goes over connections of their own. A call
-that is cancelled gives its connection up; a write that was cancelled may have been done.
+It belongs to one event loop. What is awaited at once goes over connections of their own, of which
+there are so many at most: the others wait for their turn. A call that is cancelled gives its
+connection up; a write that was cancelled may have been done.
 """
 
 import asyncio
@@ -32,7 +33,7 @@ from penstock.store.indexbuilders import CreateIndexWith, QueryIndexWith
 from penstock.store.queries import ItemPage
 from penstock.store.records import StreamRecord
 from penstock.store.remote import calls
-from penstock.store.remote.calls import Answer, Call, answered
+from penstock.store.remote.calls import SHARES, Answer, Call, Turn, answered
 from penstock.store.remote.errors import ServerStoppingError, ServerUnavailableError
 from penstock.store.remote.links import AsyncLink, Lost, gone, undone, unknown
 from penstock.store.remote.requests import (
@@ -48,7 +49,7 @@ from penstock.store.streams import Page, StreamInfo
 from penstock.store.updates import Updated
 from penstock.store.values import Item
 
-_IDLE_MAX: Final = 8
+_IDLE_MAX: Final = max(SHARES.values())
 _PAUSE_SECONDS: Final = 0.2
 Result = TypeVar("Result")
 
@@ -63,6 +64,7 @@ class AsyncClient:
         self._idle = list[AsyncLink]()
         self._busy = set[AsyncLink]()
         self._closed = False
+        self._turns = {turn: asyncio.Semaphore(most) for turn, most in SHARES.items()}
         self._in_transaction = set[asyncio.Task[object]]()
 
     async def close(self) -> None:
@@ -83,6 +85,10 @@ class AsyncClient:
     async def _run(self, call: Call[Result]) -> Result:
         if call.writes:
             self._refuse_nesting()
+        async with self._turns[call.turn]:
+            return await self._answer(call)
+
+    async def _answer(self, call: Call[Result]) -> Result:
         line = encode_line(call.request)
         for last in (False, True):
             link = await self._link(new=last)
@@ -159,6 +165,11 @@ class AsyncClient:
     async def transact(self) -> AsyncGenerator[AsyncTransaction]:
         """A write transaction; see `Client.transact`."""
         self._refuse_nesting()
+        async with self._turns[Turn.TRANSACTION], self._transaction() as transaction:
+            yield transaction
+
+    @asynccontextmanager
+    async def _transaction(self) -> AsyncGenerator[AsyncTransaction]:
         task = asyncio.current_task()
         assert task is not None
         link, ended = await self._begin(), False

@@ -2,6 +2,7 @@
 is awaited."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from enum import Enum, auto
 from operator import itemgetter
 from typing import Any, Final, Generic, NamedTuple, TypeVar, cast
 
@@ -59,6 +60,20 @@ Result = TypeVar("Result")
 Answer = Mapping[str, Any]
 
 
+class Turn(Enum):
+    """What a client's connections are used for at once, each with its own share: whoever waits for
+    another would else hold what the other needs."""
+
+    READ = auto()
+    WRITE = auto()
+    WAIT = auto()
+    TRANSACTION = auto()
+
+
+SHARES: Final = {Turn.READ: 8, Turn.WRITE: 16, Turn.WAIT: 8, Turn.TRANSACTION: 4}
+"""Connections of one client."""
+
+
 class Call(NamedTuple, Generic[Result]):
     """One request, and what its answer means."""
 
@@ -68,6 +83,13 @@ class Call(NamedTuple, Generic[Result]):
     """Whether it may have been done though no answer came."""
     wait_seconds: float = 0.0
     """How long the server may take beyond what answering takes."""
+
+    @property
+    def turn(self) -> Turn:
+        """Whose turn it waits for."""
+        if self.writes:
+            return Turn.WRITE
+        return Turn.WAIT if self.wait_seconds else Turn.READ
 
 
 def answered(line: bytes) -> Answer:

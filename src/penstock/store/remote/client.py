@@ -3,9 +3,10 @@
     with Client("shop.sock") as db:
         db.put("orders", {"id": "o1", "total": 30})
 
-It may be used from any thread; what threads ask at once goes over connections of their own. A
-connection that was lost is made anew for the next call. Reads are asked again by themselves; a
-write that was sent and not answered raises OutcomeUnknownError, since it may have been done.
+It may be used from any thread; what threads ask at once goes over connections of their own, of
+which there are so many at most: the others wait for their turn. A connection that was lost is made
+anew for the next call. Reads are asked again by themselves; a write that was sent and not answered
+raises OutcomeUnknownError, since it may have been done.
 """
 
 import threading
@@ -24,7 +25,7 @@ from penstock.store.errors import StoreClosedError, StreamError, TransactionErro
 from penstock.store.indexbuilders import CreateIndex, QueryIndex
 from penstock.store.records import StreamRecord
 from penstock.store.remote import calls
-from penstock.store.remote.calls import Answer, Call, answered
+from penstock.store.remote.calls import SHARES, Answer, Call, Turn, answered
 from penstock.store.remote.errors import ServerStoppingError, ServerUnavailableError
 from penstock.store.remote.links import Link, Lost, gone, undone, unknown
 from penstock.store.remote.requests import (
@@ -39,7 +40,7 @@ from penstock.store.schema import Retention, StreamViewType, Table
 from penstock.store.streams import Page, StreamInfo
 from penstock.store.values import Item
 
-_IDLE_MAX: Final = 8
+_IDLE_MAX: Final = max(SHARES.values())
 """Connections that are kept though nobody uses them."""
 _PAUSE_SECONDS: Final = 0.2
 Result = TypeVar("Result")
@@ -59,6 +60,7 @@ class Client:
         self._idle = list[Link]()
         self._busy = set[Link]()
         self._closing = threading.Event()
+        self._turns = {turn: threading.BoundedSemaphore(most) for turn, most in SHARES.items()}
         self._mine = threading.local()
 
     def close(self) -> None:
@@ -85,6 +87,10 @@ class Client:
                 "a transaction of this thread is open, and a store has one at a time. Nothing was "
                 "changed. Use that one's own put, update and delete."
             )
+        with self._turns[call.turn]:
+            return self._answer(call)
+
+    def _answer(self, call: Call[Result]) -> Result:
         line = encode_line(call.request)
         for last in (False, True):
             link = self._link(new=last)
@@ -171,6 +177,11 @@ class Client:
                 "a transaction of this thread is open, and a store has one at a time. Nothing was "
                 "changed. Use that one's own put, update and delete."
             )
+        with self._turns[Turn.TRANSACTION], self._transaction() as transaction:
+            yield transaction
+
+    @contextmanager
+    def _transaction(self) -> Generator[ClientTransaction]:
         link = self._begin()
         self._mine.open, ended = True, False
         try:
