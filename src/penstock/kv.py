@@ -14,7 +14,7 @@ import threading
 from collections.abc import Generator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn, Self
 
 import lmdb
 
@@ -45,6 +45,8 @@ _SNAPSHOT_AGE_MAX: Final = 16
 """Transactions. A snapshot that is older is not one of the short ones, and pins pages."""
 _SET_SYNC_SECONDS_MAX: Final = 30.0
 _REUSE_BYTES_MIN: Final = 1 << 20
+_LAST_PART: Final = 8
+"""Of a floor: so much is left to what makes room."""
 _GROWTH_BYTES_MAX: Final = 1 << 20
 _NO_SPACE: Final = frozenset({errno.ENOSPC, errno.EIO, errno.EDQUOT, errno.EFBIG})
 
@@ -61,6 +63,7 @@ class Kind(NamedTuple):
 
     name: str
     make_room: str
+    free_disk: str
     mend: str
     users: str
 
@@ -68,12 +71,15 @@ class Kind(NamedTuple):
 LOG: Final = Kind(
     name="log",
     make_room="Raise map_bytes and restart, or lower the retention limits.",
+    free_disk="Make space; writing goes on by itself.",
     mend="Run `penstock log check`, then restore a backup.",
     users="Stop `penstock run` and whoever else reads it, and try again.",
 )
 STORE: Final = Kind(
     name="store",
     make_room="Delete items, or keep less of its streams; writing goes on by itself.",
+    free_disk="Prune streams, drop tables or delete items, which is still done, or make space on "
+    "the disk; writing goes on by itself.",
     mend="Restore a backup.",
     users="Stop whoever reads it, and try again.",
 )
@@ -365,6 +371,13 @@ class Env:
             return False
         return reusable >= bytes_needed
 
+    def require_last_space(self, bytes_min: int) -> None:
+        """As `require_space`, for a write that makes room: it may use the last of the floor."""
+        if space(self.path).free < bytes_min // _LAST_PART:
+            if self.reusable_bytes() >= _REUSE_BYTES_MIN:
+                return
+            self._refuse_full(bytes_min // _LAST_PART)
+
     def require_space(self, bytes_min: int, *, bytes_needed: int) -> None:
         """Raise LogFullError at a floor of free space: LMDB itself would only say EIO.
 
@@ -375,11 +388,14 @@ class Env:
         if free >= bytes_min:
             self._floor = None
         elif not self._fits_inside(2 * bytes_needed + _REUSE_BYTES_MIN):
-            raise LogFullError(
-                f"{self.path} has {free >> 20} MiB of disk left, under the floor of "
-                f"{bytes_min >> 20} MiB, so the write was refused and nothing of it was kept. "
-                f"Everything acknowledged before is safe. Make space; writing goes on by itself."
-            )
+            self._refuse_full(bytes_min)
+
+    def _refuse_full(self, bytes_min: int) -> NoReturn:
+        raise LogFullError(
+            f"{self.path} has {space(self.path).free >> 20} MiB of disk left, under the floor of "
+            f"{bytes_min >> 20} MiB, so the write was refused and nothing of it was kept. "
+            f"Everything acknowledged before is safe. {self._kind.free_disk}"
+        )
 
     def copy(self, target: Path, *, compact: bool) -> None:
         """Copy a consistent snapshot into the empty directory `target`, while others write."""

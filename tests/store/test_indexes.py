@@ -218,6 +218,7 @@ def test_one_that_failed_with_the_disk_can_be_made_again(
             steps.append(len(steps))
             if len(steps) == 3:
                 monkeypatch.setattr(kv.Env, "require_space", full)
+                monkeypatch.setattr(kv.Env, "require_last_space", full)
 
         with pytest.raises(LogFullError):
             described(db).between(between).execute()

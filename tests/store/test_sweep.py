@@ -18,7 +18,6 @@ from penstock.store import (
     StreamViewType,
     Transaction,
     attr,
-    engine,
 )
 from penstock.store.layout import DATABASES, META
 from tests.store.support import BOTH, NOW_MS, SetClock, all_records, opened, with_table
@@ -239,15 +238,13 @@ def test_what_is_a_time_to_live_does_not_hang_on_a_clock_that_is_not_believed(
         assert db.scan("t").execute().items == [{"id": "duration", "until": 90_000}]
 
 
-def test_a_full_disk_is_no_reason_not_to_open_a_store(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_disk_is_no_reason_not_to_open_a_store(tmp_path: Path) -> None:
     """Its clock is only doubted for longer."""
     with opened(tmp_path) as db:
         with_table(db)
         db.put("t", {"id": "a"})
-    monkeypatch.setattr(engine, "FREE_BYTES_MIN", 1 << 60)
-    with opened(tmp_path, SetClock(NOW_MS + 400 * DAY * 1000)) as db:
+    later = SetClock(NOW_MS + 400 * DAY * 1000)
+    with store.open(tmp_path, sweep_seconds=None, clock=later, free_bytes_min=1 << 60) as db:
         assert db.get("t", {"id": "a"}) == {"id": "a"}
 
 

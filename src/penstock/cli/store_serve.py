@@ -3,7 +3,9 @@
 import asyncio
 import os
 import signal
+from collections.abc import Callable
 from contextlib import AsyncExitStack
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -14,8 +16,8 @@ from penstock.errors import ConfigError
 
 if TYPE_CHECKING:
     from penstock.serve.dynamodb.config import DynamoConfig
+    from penstock.store import Store
     from penstock.store.remote.config import ServerConfig
-    from penstock.store.syncing import SyncMode
 
 
 def serve(
@@ -46,6 +48,13 @@ def serve(
             "and a power cut takes what is not."
         ),
     ] = "full",
+    free_bytes_min: Annotated[
+        str,
+        typer.Option(
+            help="With less free on the disk, what adds is refused; what makes room is done down "
+            "to an eighth of it."
+        ),
+    ] = "64MiB",
     dynamodb: store_dynamodb.AddressOption = None,
     dynamodb_credentials: store_dynamodb.CredentialsOption = None,
     dynamodb_region: store_dynamodb.RegionOption = "us-east-1",
@@ -64,6 +73,7 @@ def serve(
     What clients may ask is in docs/reference/store-protocol.md; `penstock.store.Client` asks it.
     DynamoDB's protocol, for its own clients: docs/reference/dynamodb.md.
     """
+    from penstock import store
     from penstock.cli import logs
     from penstock.config import parse_size
     from penstock.store.remote.config import ServerConfig
@@ -77,6 +87,7 @@ def serve(
             transaction_seconds_max=transaction_seconds_max,
             stop_seconds_max=stop_seconds_max,
         )
+        free = parse_size(free_bytes_min)
     except ValueError as error:
         raise ConfigError(f"the server's options: {error}. Nothing was started.") from error
     if socket is None and dynamodb is None:
@@ -98,19 +109,18 @@ def serve(
             request_bytes_max=dynamodb_request_bytes_max,
             reader_threads=dynamodb_reader_threads,
         )
-    asyncio.run(_serve(path, socket, config, endpoint, sync=sync, as_json=as_json))
+    opened = partial(store.open, path, sync=sync, free_bytes_min=free)
+    asyncio.run(_serve(opened, socket, config, endpoint, as_json=as_json))
 
 
 async def _serve(
-    path: Path,
+    opened: "Callable[..., Store]",
     socket: Path | None,
     config: "ServerConfig",
     endpoint: "DynamoConfig | None",
     *,
-    sync: "SyncMode",
     as_json: bool,
 ) -> None:
-    from penstock import store
     from penstock.store.shards import ShardLimits
 
     stop, loop = asyncio.Event(), asyncio.get_running_loop()
@@ -120,7 +130,7 @@ async def _serve(
     limits = None
     if endpoint is not None:
         limits = ShardLimits(age_seconds=endpoint.shard_age, bytes_max=endpoint.shard_bytes)
-    db = await asyncio.to_thread(store.open, path, shards=limits, sync=sync)
+    db = await asyncio.to_thread(opened, shards=limits)
     try:
         async with AsyncExitStack() as stack:
             places = dict[str, str]()
@@ -139,9 +149,9 @@ async def _serve(
                 await stack.enter_async_context(serving(db, socket, config))
                 places["socket"] = str(socket)
             if as_json:
-                output.emit({"store": str(path), **places, "pid": os.getpid()})
+                output.emit({"store": str(db.path), **places, "pid": os.getpid()})
             else:
-                line = f"serving {path} at {' and '.join(places.values())}"
+                line = f"serving {db.path} at {' and '.join(places.values())}"
                 output.stdout().print(line, markup=False, soft_wrap=True, highlight=False)
             await stop.wait()
     finally:

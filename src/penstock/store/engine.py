@@ -52,8 +52,10 @@ class Engine:
         clock: Clock | None,
         shards: ShardLimits | None = None,
         sync: SyncMode = "full",
+        free_bytes_min: int = FREE_BYTES_MIN,
     ) -> None:
         require_mode(sync)
+        self._free_bytes_min = free_bytes_min
         self.path = path
         self._shards = shards or ShardLimits()
         self.bell = Bell()
@@ -151,7 +153,7 @@ class Engine:
         if time_ms is None:
             return
         with suppress(LogFullError):
-            self._env.require_space(FREE_BYTES_MIN, bytes_needed=1 << 20)
+            self._env.require_last_space(self._free_bytes_min)
             with self._env.write() as txn:
                 self._layout.put_doubted_ms(txn, time_ms)
 
@@ -251,6 +253,7 @@ class Engine:
             state=self._state(txn),
             times=self._time.now(believed_ms=self._believed_ms),
             shards=self._shards,
+            require_room=self._require_room,
         )
 
     def _state(self, txn: Txn) -> State:
@@ -283,10 +286,15 @@ class Engine:
                 self._writer = None
 
     @contextmanager
-    def _writing(self) -> Generator[Txn]:
+    def _writing(self, *, adds: bool = False) -> Generator[Txn]:
+        """A write; `adds` says that it takes room, which needs the disk above its floor. Others are
+        what makes room again."""
         syncing = self._writable()
         with self._writer_turn():
-            self._env.require_space(FREE_BYTES_MIN, bytes_needed=1 << 20)
+            if adds:
+                self._require_room()
+            else:
+                self._env.require_last_space(self._free_bytes_min)
             with self._env.write() as txn:
                 syncing.before_write()
                 life = self._env.openings
@@ -302,6 +310,9 @@ class Engine:
             # This write is kept. Who writes next is told if the disk failed; closing syncs too.
             with suppress(StoreSyncError, StorePointError, StoreClosedError):
                 syncing.sync(self._writer_turn())
+
+    def _require_room(self) -> None:
+        self._env.require_space(self._free_bytes_min, bytes_needed=1 << 20)
 
     @contextmanager
     def _reading(self) -> Generator[Txn]:

@@ -13,6 +13,7 @@ from penstock.clocks import Clock
 from penstock.errors import PenstockError
 from penstock.kv import Transaction as Txn
 from penstock.store import indexes
+from penstock.store.engine import FREE_BYTES_MIN
 from penstock.store.indexbuilders import CreateIndex, QueryIndex
 from penstock.store.indexes import Filling
 from penstock.store.queries import ItemPage
@@ -36,8 +37,16 @@ class Indexes(Streams):
         clock: Clock | None,
         shards: ShardLimits | None = None,
         sync: SyncMode = "full",
+        free_bytes_min: int = FREE_BYTES_MIN,
     ) -> None:
-        super().__init__(path, read_only=read_only, clock=clock, shards=shards, sync=sync)
+        super().__init__(
+            path,
+            read_only=read_only,
+            clock=clock,
+            shards=shards,
+            sync=sync,
+            free_bytes_min=free_bytes_min,
+        )
         self._making = list[int]()
         """The indexes that threads of ours fill. A transaction that is undone gives its number to
         the next, so two of them may have the same."""
@@ -53,7 +62,7 @@ class Indexes(Streams):
             while True:
                 if described.check is not None:
                     described.check()
-                with self._writing() as txn:
+                with self._writing(adds=True) as txn:
                     if index is None:
                         index = indexes.begin(
                             self._layout,
@@ -84,7 +93,7 @@ class Indexes(Streams):
         (`Filling(table, index)`). Raises IndexAlreadyExistsError and RefusedError.
         """
         assert index.kept, "any other one is dropped when the store is opened"
-        with self._writing() as txn:
+        with self._writing(adds=True) as txn:
             index = indexes.begin(
                 self._layout,
                 txn,
@@ -100,7 +109,7 @@ class Indexes(Streams):
 
         Raises IndexNotFoundError when it was dropped meanwhile, with its table or alone.
         """
-        with self._writing() as txn:
+        with self._writing(adds=True) as txn:
             return self._filled(txn, filling)
 
     def _filled(self, txn: Txn, filling: Filling) -> Filling | None:

@@ -28,6 +28,7 @@ from penstock.errors import PenstockError
 from penstock.store import admin, indexes, queries
 from penstock.store.builders import CreateTable, Query, Scan, UpdateItem
 from penstock.store.conditions import Condition
+from penstock.store.engine import FREE_BYTES_MIN
 from penstock.store.errors import (
     StoreClosedError,
     StorePointError,
@@ -59,6 +60,7 @@ def open(  # noqa: A001 - read as `store.open`
     shards: ShardLimits | None = None,
     sync: SyncMode = "full",
     sync_seconds: float | None = 1.0,
+    free_bytes_min: int = FREE_BYTES_MIN,
 ) -> "Store":
     """Open the store at `path`, a folder; make it if it is not there. `Store` is a context manager.
 
@@ -73,6 +75,9 @@ def open(  # noqa: A001 - read as `store.open`
     seen it; their positions and consumers are told as if the store had been restored from a backup.
     Linux only.
 
+    While the disk has less than `free_bytes_min` free, what adds is refused with LogFullError; what
+    makes room (`prune_stream`, `drop_table`, `delete`, sweeps) is done down to an eighth of it.
+
     Raises StoreLockedError when another process writes it, StoreUnsettledError for reading what
     such a loss has left before a writer has opened it, and ConfigError on a network file system.
     """
@@ -84,6 +89,7 @@ def open(  # noqa: A001 - read as `store.open`
         shards=shards,
         sync=sync,
         sync_seconds=sync_seconds,
+        free_bytes_min=free_bytes_min,
     )
 
 
@@ -100,8 +106,16 @@ class Store(Indexes):
         shards: ShardLimits | None = None,
         sync: SyncMode = "full",
         sync_seconds: float | None = 1.0,
+        free_bytes_min: int = FREE_BYTES_MIN,
     ) -> None:
-        super().__init__(path, read_only=read_only, clock=clock, shards=shards, sync=sync)
+        super().__init__(
+            path,
+            read_only=read_only,
+            clock=clock,
+            shards=shards,
+            sync=sync,
+            free_bytes_min=free_bytes_min,
+        )
         self._full = set[str]()
         """Tables whose stream had no room for the removal of what expired."""
         self._threads = list[threading.Thread]()

@@ -5,6 +5,7 @@ transaction may go on. Records are numbered and written when the transaction end
 how many it shares its commit with.
 """
 
+from collections.abc import Callable
 from typing import Final, NamedTuple
 
 import msgspec
@@ -74,7 +75,10 @@ class Transaction:
         state: State,
         times: Times,
         shards: ShardLimits,
+        require_room: Callable[[], None],
     ) -> None:
+        """`require_room` refuses what would add an item while the disk is full."""
+        self._require_room: Callable[[], None] | None = require_room
         self._layout = layout
         self._inside: Txn | None = txn
         """None behind the block."""
@@ -281,6 +285,9 @@ class Transaction:
     def _replace(
         self, schema: Table, key: bytes, current: Current | None, item: Item, encoded: Encoded
     ) -> None:
+        if self._require_room is not None:
+            self._require_room()
+            self._require_room = None  # once will do
         changes = list[_Pending]()
         replaced = current
         if current is not None and not current.visible(self._expired_ms):
