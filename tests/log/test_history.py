@@ -62,7 +62,7 @@ async def test_markers_of_a_log_of_the_older_layout_resume_and_what_follows_is_c
         await fill(log)
     unchain(tmp_path / "log")
     shutil.copytree(tmp_path / "log", tmp_path / "copy")
-    histories = []
+    histories: list[list[str]] = []
     for name, source in (("log", "x"), ("copy", "y")):
         async with LmdbLog(config(tmp_path / name)) as log:
             old = await markers_of(log)

@@ -19,9 +19,9 @@ from penstock.serve.config import ServeConfig
 from penstock.serve.health import Health
 from penstock.serve.http import Told, serve_http
 from penstock.serve.zero.service import ZeroService
+from penstock.serve.zero.watermarks import read_watermark
 from penstock.state.config import StateConfig
 from penstock.state.keeper import StateKeeper
-from penstock.zero.lexi import number_of
 from tests.state.histories import change, copied_whole
 from tests.waiting import patience, until
 
@@ -260,7 +260,7 @@ class Replica:
     @property
     def commit(self) -> int:
         """The number of its last commit."""
-        return number_of(self.watermark)
+        return read_watermark(self.watermark).commit
 
 
 def _name(table: dict[str, Any]) -> str:

@@ -12,7 +12,7 @@ from msgspec import Raw, Struct, json, structs
 from websockets.asyncio.client import ClientConnection
 
 from penstock.event import ChangeEvent, Operation
-from penstock.zero.lexi import lexi_version
+from penstock.serve.zero.watermarks import watermark_of
 from tests.seeds import cases
 from tests.state.histories import change
 from tests.waiting import PATIENCE_SECONDS
@@ -179,7 +179,7 @@ async def visit(
         elif tag == "status" and plan.acks:
             await ack(socket, replica.statuses[-1], of_rows=False)
         told = max([replica.watermark, *replica.statuses[-1:]])
-        if until is not None and replica.watermark and told >= lexi_version(until):
+        if until is not None and replica.watermark and told >= watermark_of(until, None):
             return
 
 

@@ -7,6 +7,8 @@ from hypothesis import strategies as st
 from penstock.errors import RequestError
 from penstock.serve.zero.acks import Ack, parse_ack
 from penstock.serve.zero.request import parse_request, refused_version
+from penstock.serve.zero.watermarks import read_watermark, watermark_of
+from penstock.zero.lexi import lexi_version
 
 
 def test_both_dialects_name_a_shard_and_where_it_goes_on() -> None:
@@ -16,11 +18,25 @@ def test_both_dialects_name_a_shard_and_where_it_goes_on() -> None:
         "&lastWatermark=1rs&replicaVersion=01"
     )
     assert (shipped.shard.dialect, shipped.shard.schema) == ("shipped", "zero_1")
-    assert (shipped.last, shipped.replica, shipped.publications) == (1000, "01", ("a", "b"))
+    assert (shipped.last, shipped.replica, shipped.publications) == (
+        (1000, None),
+        "01",
+        ("a", "b"),
+    )
     design = parse_request("shardID=s1&lastWatermark=0a&replicaVersion=anything&x=1&x=2")
     assert (design.shard.dialect, design.shard.schema) == ("design", "zero_s1")
-    assert (design.last, design.replica) == (10, "")
+    assert (design.last, design.replica) == ((10, None), "")
     assert parse_request("appID=zero&shardNum=0").last is None
+
+
+@given(st.integers(1, 1 << 63), st.one_of(st.none(), st.integers(0, (1 << 32) - 1)))
+def test_a_watermark_says_a_commit_and_what_proves_it(commit: int, check: int | None) -> None:
+    told = watermark_of(commit, check)
+    assert read_watermark(told) == (commit, check)
+    assert watermark_of(commit, None) <= told < watermark_of(commit + 1, None)
+    older = lexi_version(min(commit, 10**10 - 1))
+    assert read_watermark(older) == (min(commit, 10**10 - 1), None)
+    assert older < told
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from websockets.exceptions import ConnectionClosed
 from penstock.serve.zero.acks import Ack
 from penstock.serve.zero.marks import Marks
 from penstock.serve.zero.record import Mark
+from penstock.serve.zero.watermarks import watermark_of
 from penstock.telemetry import SERVE_REGISTRY
 from penstock.zero.lexi import lexi_version
 from tests.state.histories import change
@@ -178,6 +180,50 @@ async def test_only_who_cannot_go_on_begins_anew(tmp_path: Path) -> None:
             assert not replica.resets
 
 
+@pytest.mark.parametrize("lost", [True, False])
+async def test_a_replica_of_a_history_that_was_lost_begins_anew(tmp_path: Path, lost: bool) -> None:
+    """The folder is put back from an older copy, and the same change comes as the same commit, with
+    another one before it."""
+    path, copy = tmp_path / "log", tmp_path / "copy"
+    async with served(path) as endpoint:
+        await endpoint.put(1, name="one")
+        await endpoint.applied()
+        replica = await begun(endpoint)
+    shutil.copytree(path, copy)
+    if lost:
+        async with (
+            served(path) as endpoint,
+            connection(endpoint, **SHIPPED, **replica.resuming()) as socket,
+        ):
+            await endpoint.put(9, "others")
+            await fold(socket, replica, await endpoint.put(2, name="two"))
+    shutil.rmtree(path)
+    copy.rename(path)
+    async with served(path) as endpoint:
+        await endpoint.put(3, name="three")
+        commit = await endpoint.put(2, name="two")
+        if lost:
+            assert replica.commit == commit
+            said = await reset(endpoint, **SHIPPED, **replica.resuming())
+            assert "put back from an older copy" in said
+            return
+        async with connection(endpoint, **SHIPPED, **replica.resuming()) as socket:
+            await fold(socket, replica, commit)
+        assert replica.rows["item"].keys() == {(1,), (2,), (3,)}
+
+
+async def test_a_replica_that_an_earlier_penstock_told_goes_on(tmp_path: Path) -> None:
+    """Its watermarks are the numbers of commits, and those that follow rise above them."""
+    async with served(tmp_path) as endpoint:
+        await endpoint.put(1, name="one")
+        await endpoint.applied()
+        replica = await begun(endpoint)
+        replica.watermark = replica.version = lexi_version(replica.commit)
+        async with connection(endpoint, **SHIPPED, **replica.resuming()) as socket:
+            await fold(socket, replica, await endpoint.put(2, name="two"))
+        assert replica.rows["item"].keys() == {(1,), (2,)}
+
+
 async def test_who_comes_back_from_before_an_acknowledgement_is_told_by_no_later_tables(
     tmp_path: Path,
 ) -> None:
@@ -200,7 +246,8 @@ async def test_who_comes_back_from_before_an_acknowledgement_is_told_by_no_later
             await fold(socket, again)
         assert again.rows == replica.rows
         (held,) = endpoint.service.book.records.values()
-        assert lexi_version(held.floor.commit) == before["lastWatermark"], "it is kept once more"
+        floor = watermark_of(held.floor.commit, held.floor.check)
+        assert floor == before["lastWatermark"], "it is kept once more"
         async with connection(endpoint, **SHIPPED, **replica.resuming()) as socket:
             await fold(socket, replica, await endpoint.put(3, name="three", extra="x"))
             await ack(socket, replica.watermark)

@@ -268,6 +268,15 @@ class Block:
         """
         return self._histories[i]
 
+    def behind_commit(self, i: int, before: int) -> int | None:
+        """The check of the place behind the commit of entry `i`, wherever that ends; `before` is
+        that of the place before the commit. None where the block is of layout UNCHAINED."""
+        if self.before is None:
+            return None
+        number = self._place(i)[1]
+        _, digest = COMMIT_PACK.unpack_from(self.summary_table, number * COMMIT_PACK.size)
+        return history_after(before, commit=self.first_commit + number, digest=digest)
+
     def place(self, i: int) -> Progress:
         """The place behind entry `i`, in view or not."""
         return Progress(self.log_id, self.first_sequence + i, self.history(i))

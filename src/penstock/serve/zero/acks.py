@@ -10,7 +10,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct
 
-from penstock.zero.lexi import number_of
+from penstock.serve.zero.watermarks import read_watermark
 
 _decode: Final = msgspec.json.Decoder(list[Any]).decode
 
@@ -50,6 +50,6 @@ def parse_ack(text: str) -> Ack | None:
 
 def _commit(watermark: str) -> int:
     try:
-        return number_of(watermark)
+        return read_watermark(watermark).commit
     except ValueError:
         raise ValueError("its watermark is no LexiVersion") from None

@@ -16,6 +16,7 @@ from penstock.errors import ConfigError, PenstockError, ZeroError
 from penstock.event import Kind
 from penstock.serve.frames import frames
 from penstock.serve.zero.record import Mark
+from penstock.serve.zero.watermarks import watermark_of
 from penstock.subscribe.scope import Scope, Verb
 from penstock.wire import Block, Mask, Stream
 from penstock.wire.layout import FLAG_AS_OF_EVENT, FLAG_SNAPSHOT, OPERATIONS
@@ -28,7 +29,6 @@ from penstock.wire.shown import (
     without,
 )
 from penstock.zero.changes import Teller, Told
-from penstock.zero.lexi import lexi_version
 from penstock.zero.mapping import Mapping
 from penstock.zero.messages import Begin, Committed, Rollback, downstream_text
 from penstock.zero.tables import Table
@@ -144,7 +144,7 @@ class Increments:
             look_up = partial(self._look_up, to=block.first_sequence + i)
             told = self._told(block, i)
             if told is not None:
-                making.add(block.commit(i), self._teller.told(told, look_up))
+                making.add(block, i, self._teller.told(told, look_up))
             self._keep_tables(block.commit(i), making)
             making.passed(block, i)
         for end in ends[at:]:
@@ -252,14 +252,16 @@ class _Making:
         """How many messages there were when the last transaction of this portion ended."""
         self._began_before = self.open is not None
 
-    def add(self, commit: int, messages: list[bytes]) -> None:
-        """Messages of an entry."""
+    def add(self, block: Block, i: int, messages: list[bytes]) -> None:
+        """Messages of entry `i`."""
         if not messages:
             return
         if self.open is None:
-            self.open = commit
+            self.open = commit = block.commit(i)
             self._began_before = False
-            self.messages.append(downstream_text(Begin(watermark=lexi_version(commit))))
+            # The commit may end in a block that was not read yet; its summary is known.
+            behind = block.behind_commit(i, self.ended.check)
+            self.messages.append(downstream_text(Begin(watermark=watermark_of(commit, behind))))
         self.messages += messages
 
     def end(self, block: Block, i: int) -> None:
@@ -269,7 +271,10 @@ class _Making:
         if self.open == commit:
             self.messages.append(
                 downstream_text(
-                    Committed(watermark=lexi_version(commit), commit_time_ms=block.timestamp(i))
+                    Committed(
+                        watermark=watermark_of(commit, block.behind_commit(i, self.ended.check)),
+                        commit_time_ms=block.timestamp(i),
+                    )
                 )
             )
             self.commits.append(mark)

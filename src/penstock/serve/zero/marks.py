@@ -30,8 +30,11 @@ class Marks:
         self._rows_to = start.commit
         """Transactions up to here are durable there."""
         self._newest = Sent(start, changed)
-        self.told = start.commit
-        """The last watermark that was sent."""
+
+    @property
+    def told(self) -> Mark:
+        """The last place that was sent."""
+        return self._newest.mark
 
     @property
     def changed(self) -> int:
@@ -41,7 +44,6 @@ class Marks:
     def sent(self, mark: Mark, *, changes: bool) -> None:
         """A commit with changes, or a status, is about to be sent."""
         self._newest = Sent(mark, mark.commit if changes else self._newest.changed)
-        self.told = mark.commit
         self._sent.append(self._newest)
         if len(self._sent) > _KEPT_MAX:
             kept = list(self._sent)
@@ -53,7 +55,7 @@ class Marks:
 
         Raises ValueError for a watermark beyond what was sent.
         """
-        if ack.commit > self.told:
+        if ack.commit > self.told.commit:
             raise ValueError("it acknowledges what was not sent")
         if ack.of_rows:
             self._rows_to = max(self._rows_to, ack.commit)

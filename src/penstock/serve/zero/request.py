@@ -14,6 +14,7 @@ from urllib.parse import parse_qsl
 from msgspec import Struct
 
 from penstock.errors import RequestError
+from penstock.serve.zero.watermarks import Watermark, read_watermark
 from penstock.zero.lexi import number_of
 
 VERSIONS: Final = ("v0",)
@@ -54,7 +55,7 @@ class ZeroRequest(Struct, frozen=True, kw_only=True):
     shard: Shard
     publications: tuple[str, ...] = ()
     """Names of views, sorted; none: everything."""
-    last: int | None = None
+    last: Watermark | None = None
     """The commit that it has last; None for all rows anew."""
     replica: str = ""
     """The watermark of the snapshot that it began with, where it says so."""
@@ -113,7 +114,7 @@ def _shard(once: Mapping[str, str]) -> Shard:
     return Shard("shipped", once["appID"], once["shardNum"])
 
 
-def _place(once: Mapping[str, str], shard: Shard) -> tuple[int | None, str]:
+def _place(once: Mapping[str, str], shard: Shard) -> tuple[Watermark | None, str]:
     given = once.get("lastWatermark")
     # Anybody's own parameter, in the other dialect.
     replica = once.get("replicaVersion") if shard.dialect == "shipped" else None
@@ -123,7 +124,7 @@ def _place(once: Mapping[str, str], shard: Shard) -> tuple[int | None, str]:
         if value is not None and not _is_watermark(value):
             raise _wrong(f"{name} is no watermark: those are LexiVersions, as 01 or 1rs")
     # No other endpoint's watermark of two parts is one of ours, and neither is 0.
-    return None if given is None else _commit(given), replica or ""
+    return None if given is None else _last(given), replica or ""
 
 
 def _is_watermark(text: str) -> bool:
@@ -135,8 +136,8 @@ def _is_watermark(text: str) -> bool:
     return True
 
 
-def _commit(watermark: str) -> int:
-    return 0 if "." in watermark else number_of(watermark)
+def _last(watermark: str) -> Watermark:
+    return Watermark(0, None) if "." in watermark else read_watermark(watermark)
 
 
 def _wrong(why: str) -> RequestError:

@@ -10,8 +10,8 @@ from penstock.errors import AheadError, TrimmedError
 from penstock.ports import Bounds, LogReader
 from penstock.serve.zero.record import Mark, ShardRecord
 from penstock.serve.zero.request import ZeroRequest
+from penstock.serve.zero.watermarks import Watermark, read_watermark
 from penstock.subscribe.commits import end_of
-from penstock.zero.lexi import lexi_version
 
 
 class Resumed(NamedTuple):
@@ -29,17 +29,15 @@ class ResetNeededError(Exception):
 async def place_of(
     log: LogReader, record: ShardRecord | None, request: ZeroRequest, fingerprint: str
 ) -> Resumed:
-    """After which entry to go on. `request.last` is a commit.
-
-    Raises ResetNeededError.
-    """
-    last = request.last or 0
+    """After which entry to go on. Raises ResetNeededError."""
+    given = request.last or Watermark(0, None)
+    last = given.commit
     if record is None:
         raise ResetNeededError(
             "this endpoint has no record of this shard: its replica is of another endpoint, or of "
             "one that was set up anew"
         )
-    if request.replica and request.replica != lexi_version(record.snapshot.commit):
+    if request.replica and not _began_with(request.replica, record.snapshot):
         raise ResetNeededError("the replica began with another snapshot than the shard's last one")
     if last < record.snapshot.commit:
         raise ResetNeededError("the watermark is older than the snapshot of the shard")
@@ -53,7 +51,7 @@ async def place_of(
     if check is not None and check != record.floor.check:
         raise ResetNeededError("the log holds other changes than those that were acknowledged")
     try:
-        found = await _found(log, record, last, bounds)
+        found = await _found(log, record, given, bounds)
     except TrimmedError:
         raise ResetNeededError(
             "retention removed changes that follow the watermark: the shard stayed away for longer "
@@ -83,10 +81,23 @@ def _agreed(record: ShardRecord, bounds: Bounds) -> int | None:
     raise ResetNeededError("the replica is of another log")
 
 
-async def _found(log: LogReader, record: ShardRecord, last: int, bounds: Bounds) -> Resumed:
-    floor = record.floor
+def _began_with(replica: str, snapshot: Mark) -> bool:
+    try:
+        began = read_watermark(replica)
+    except ValueError:
+        return False  # of another endpoint: one of two parts
+    return began.commit == snapshot.commit and began.check in {None, snapshot.check}
+
+
+async def _found(log: LogReader, record: ShardRecord, given: Watermark, bounds: Bounds) -> Resumed:
+    last, floor = given.commit, record.floor
     if record.changed <= last <= floor.commit and bounds.trimmed <= floor.sequence <= bounds.head:
         # Between the two nothing concerned it, whether or not the log still holds it (Z4).
         return Resumed(floor, record.changed)
     end = await end_of(log, last)
+    if given.check is not None and given.check != end.check:
+        raise ResetNeededError(
+            "what the log tells up to the watermark is not what the replica was told: the log was "
+            "put back from an older copy, and went on differently"
+        )
     return Resumed(Mark(last, end.sequence, end.check), last)

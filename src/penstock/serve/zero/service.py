@@ -14,9 +14,9 @@ from penstock.serve.zero.record import ShardRecord
 from penstock.serve.zero.shards import ShardBook
 from penstock.serve.zero.status import ShardStatus
 from penstock.serve.zero.turns import Turns
+from penstock.serve.zero.watermarks import watermark_of
 from penstock.subscribe.captures.past import CurrentRows
 from penstock.subscribe.current import CurrentState
-from penstock.zero.lexi import lexi_version
 
 if TYPE_CHECKING:
     from penstock.serve.zero.session import Session
@@ -154,7 +154,7 @@ class ZeroService:
             sources=record.sources,
             state=state,
             watermark="" if live is None else live.watermark,
-            acknowledged=lexi_version(record.floor.commit),
+            acknowledged=watermark_of(record.floor.commit, record.floor.check),
             commit=record.floor.commit,
             rows=0 if live is None else live.rows,
             seen_at=record.seen_at,

@@ -58,13 +58,13 @@ from penstock.serve.zero.socket import (
 )
 from penstock.serve.zero.turns import arrived
 from penstock.serve.zero.view import View
+from penstock.serve.zero.watermarks import watermark_of
 from penstock.subscribe.commits import commit_of
 from penstock.subscribe.current import Reading
 from penstock.subscribe.scope import Verb
 from penstock.telemetry import PUBLISH_ERRORS, READERS, ZERO_MESSAGES, ZERO_RESETS, ZERO_ROWS
 from penstock.wire import Block, Stream, without
 from penstock.zero.changes import Teller
-from penstock.zero.lexi import lexi_version
 from penstock.zero.messages import AckRequested, ResetRequired, Status, downstream_text
 from penstock.zero.tables import Table
 
@@ -110,7 +110,10 @@ class Session:
     @property
     def watermark(self) -> str:
         """Up to where the client was told."""
-        return "" if self._marks is None else lexi_version(self._marks.told)
+        if self._marks is None:
+            return ""
+        told = self._marks.told
+        return watermark_of(told.commit, told.check)
 
     async def run(self) -> None:
         """Serve; every way it may end is told to the client, if that is there."""
@@ -254,8 +257,9 @@ class Session:
         service, record = self._service, self._service.book.get(self.key)
         place = await place_of(service.log, record, self.request, self._view.fingerprint)
         assert record is not None
-        last = self.request.last or 0
-        tables = tables_at(record, max(last, place.mark.commit))
+        last = self.request.last
+        commit = place.mark.commit if last is None else max(last.commit, place.mark.commit)
+        tables = tables_at(record, commit)
         teller = Teller(_tables.decode(tables), self._view.mapping)
         bounds = await service.log.bounds()
         kept = tuple(one for one in record.versions if one.commit <= place.mark.commit)
@@ -284,7 +288,7 @@ class Session:
 
     async def _send_rows(self, copy: Copy, start: Mark) -> None:
         size = self._service.config.batch_bytes_max
-        await self._socket.send(copy.beginning(start.commit))
+        await self._socket.send(copy.beginning(start))
         making = asyncio.ensure_future(asyncio.to_thread(copy.next, bytes_max=size))
         try:
             while (portion := await making) is not None:
@@ -298,7 +302,7 @@ class Session:
         finally:
             making.cancel()
             await asyncio.gather(making, return_exceptions=True)
-        await self._socket.send(copy.end(start.commit))
+        await self._socket.send(copy.end(start))
         self._service.served(self.key)
 
     async def _begun(self) -> Teller:
@@ -467,10 +471,10 @@ class Session:
 
     async def _send_status(self, ended: Mark, marks: Marks) -> None:
         """Tell of commits that did not concern it, if there were any."""
-        if ended.commit <= marks.told:
+        if ended.commit <= marks.told.commit:
             return
         marks.sent(ended, changes=False)
-        watermark = lexi_version(ended.commit)
+        watermark = watermark_of(ended.commit, ended.check)
         # Never what asks for acknowledgements in the other dialect: zero-cache closes on it (Z1).
         if self.request.shard.dialect == "shipped":
             said = downstream_text(Status(watermark=watermark))

@@ -8,11 +8,12 @@ from msgspec import Raw
 from penstock.errors import DocumentUnknownError
 from penstock.serve.frames import frames
 from penstock.serve.zero.increments import tables_json
+from penstock.serve.zero.record import Mark
 from penstock.serve.zero.view import View
+from penstock.serve.zero.watermarks import watermark_of
 from penstock.subscribe.current import CurrentRow, Reading, rows_shown
 from penstock.wire import Stream
 from penstock.zero.changes import Teller, creation
-from penstock.zero.lexi import lexi_version
 from penstock.zero.mapping import Sampling
 from penstock.zero.messages import Begin, Committed, downstream_text
 from penstock.zero.tables import Table
@@ -55,11 +56,11 @@ class Copy:
         self._teller = teller
         self._kept = teller.tables
 
-    def beginning(self, commit: int) -> bytes:
+    def beginning(self, start: Mark) -> bytes:
         """What comes before the rows: the tables, each with its unique index (Z5), Zero's own among
         them, and the row of permissions (Z6)."""
         created = [message for table in self._kept for message in creation(table)]
-        begin = downstream_text(Begin(watermark=lexi_version(commit)))
+        begin = downstream_text(Begin(watermark=watermark_of(start.commit, start.check)))
         return frames([begin, *created, self._view.permissions_row])
 
     def next(self, *, bytes_max: int) -> RowsPortion | None:
@@ -77,9 +78,10 @@ class Copy:
         return RowsPortion(frames(messages), len(rows), changed)
 
     @staticmethod
-    def end(commit: int) -> bytes:
+    def end(start: Mark) -> bytes:
         """What comes after them."""
-        return frames([downstream_text(Committed(watermark=lexi_version(commit)))])
+        said = Committed(watermark=watermark_of(start.commit, start.check))
+        return frames([downstream_text(said)])
 
 
 def _documents(rows: Iterable[CurrentRow]) -> Iterable[tuple[CurrentRow, Stream, bytes]]:
