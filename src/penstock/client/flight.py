@@ -274,7 +274,11 @@ class LogClient:
         return _decoded(self._action(ACTION_PLAN, request), Plan)
 
     def marker(self, *, log_id: int, sequence: int) -> Progress:
-        """The marker of the entry at `sequence`. Raises as `plan` does."""
+        """The marker of the entry at `sequence`, in the log as it is now. Raises as `plan` does.
+
+        Ask while you read, and keep the marker: a sequence that was kept alone proves nothing of a
+        log that was put back from an older copy meanwhile (record 0040).
+        """
         request = MarkerRequest(log_id=log_id, sequence=sequence)
         return _decoded(self._action(ACTION_MARKER, request), Progress)
 
