@@ -510,6 +510,30 @@ async def test_a_name_without_its_database_is_of_the_one_that_it_was_of_then(
 
 
 @both_servers
+async def test_a_table_that_is_made_unless_it_is_there_begins_where_it_is_new(
+    audited: Audited, db: Connected
+) -> None:
+    """Nothing but the server's own word tells that from a statement that did nothing."""
+    run(db, "CREATE TABLE d.old (id INT PRIMARY KEY)", "INSERT INTO d.old VALUES (1)")
+    await audited.begin()
+    run(
+        db,
+        *("USE d", "CREATE TABLE IF NOT EXISTS old (id INT PRIMARY KEY)"),
+        *("CREATE TABLE IF NOT EXISTS fresh (id INT PRIMARY KEY)", "INSERT INTO old VALUES (2)"),
+        *(
+            "CREATE TABLE IF NOT EXISTS fresh (other INT PRIMARY KEY)",
+            "INSERT INTO fresh VALUES (1)",
+        ),
+    )
+    await audited.catch_up()
+    wanted = ("--until", "head", "--into", "again", "--execute")
+    restore(audited, *wanted, "--table", "d.fresh")
+    assert run(db, "SELECT * FROM again.fresh") == [(1,)]
+    refused = restore(audited, *wanted, "--table", "d.old", fails=True)
+    assert "d.old: its history begins here" in str(refused.exception)
+
+
+@both_servers
 async def test_a_restore_that_fails_leaves_nothing_of_what_it_made(
     audited: Audited, db: Connected
 ) -> None:

@@ -259,6 +259,14 @@ def after(server: SqlServer, database: str, form: str) -> dict[str, list[dict[st
     return found
 
 
+def test_a_server_that_says_that_it_changed_something_has_made_the_table() -> None:
+    for there in (Shapes(), Shapes([Shape(*A, ("v",))])):
+        assert [*happened(Ensured(A), there, changed=True)] == [Created(A)]
+        did = happened(Ensured(A, cascading=True), there, changed=True)
+        assert [*did] == [Created(A), Cascading(A)]
+    assert [*happened(Altered(A), Shapes(), changed=True)] == [Altered(A)]
+
+
 @pytest.mark.parametrize(
     ("said", "there", "did"),
     [

@@ -319,6 +319,9 @@ class Query(NamedTuple):
     """Of the character set in which its session wrote it; 0 where it does not say."""
     sql_mode: int = 0
     """Bits of its session's sql_mode."""
+    changed: bool = False
+    """Whether its server says that it has changed the dictionary of tables. MySQL 8.0 and MariaDB
+    10.6 and newer say so of what their engines can undo; of others, nothing is said."""
 
     @property
     def modes(self) -> str:
@@ -360,28 +363,53 @@ def query(body: bytes, *, compressed: bool = False) -> Query:
     )
 
 
-_SQL_MODE, _CLIENT_CHARSET, _TIME_ZONE, _CATALOG = 1, 4, 5, 6
-_VARIABLE_BYTES: Final = {0: 4, 1: 8, 3: 4, 7: 2, 8: 2, 9: 8}
-"""Of the session's variables that have one length: flags, SQL mode, auto increment, ..."""
+_SQL_MODE, _CLIENT_CHARSET, _INVOKER, _DATABASES = 1, 4, 11, 12
+_DDL_XIDS: Final = frozenset({17, 129})
+"""The transaction in which the dictionary of tables was changed: MySQL's, and MariaDB's."""
+_TEXTS: Final = {5: 1, 6: 1, _INVOKER: 2}
+"""Of the session's variables that are texts, each with its length before it: how many they are."""
+_VARIABLE_BYTES: Final = {
+    number: size
+    for size, numbers in {
+        1: (16, 19, 20),
+        2: (7, 8, 18),
+        3: (13, 128),
+        4: (0, 3, 10),
+        6: (_CLIENT_CHARSET,),
+        8: (_SQL_MODE, 9),
+    }.items()
+    for number in numbers
+}
+"""Of those that have one length: flags, SQL mode, auto increment, ..."""
+_TOO_MANY: Final = 254
+"""In the place of a count of databases: none is named."""
 
 
-def _of_session(variables: bytes) -> tuple[int, int]:
-    """The collation of a statement's session, and its sql_mode; 0 for what is not said."""
-    at = mode = 0
+def _of_session(variables: bytes) -> tuple[int, int, bool]:
+    """The collation of a statement's session, its sql_mode, and whether the dictionary of tables
+    was changed; 0 and False for what is not said."""
+    at = collation = mode = 0
     while at < len(variables):
         code, at = variables[at], at + 1
-        if code == _CLIENT_CHARSET:
-            return int.from_bytes(variables[at : at + 2], "little"), mode
-        if code in {_TIME_ZONE, _CATALOG}:
-            at += 1 + int.from_bytes(variables[at : at + 1], "little")
+        if code in _DDL_XIDS:
+            return collation, mode, True
+        if code in _TEXTS:
+            for _ in range(_TEXTS[code]):
+                at += 1 + int.from_bytes(variables[at : at + 1], "little")
+        elif code == _DATABASES:
+            count, at = int.from_bytes(variables[at : at + 1], "little"), at + 1
+            for _ in range(count if count != _TOO_MANY else 0):
+                at = variables.find(b"\0", at) + 1 or len(variables)
         elif code in _VARIABLE_BYTES:
             size = _VARIABLE_BYTES[code]
             if code == _SQL_MODE:
                 mode = int.from_bytes(variables[at : at + size], "little")
+            elif code == _CLIENT_CHARSET:
+                collation = int.from_bytes(variables[at : at + 2], "little")
             at += size
         else:
             break
-    return 0, mode
+    return collation, mode, False
 
 
 class Rotation(NamedTuple):

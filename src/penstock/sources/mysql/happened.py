@@ -1,9 +1,10 @@
 """What a logged statement did on its server. Pure.
 
 A server logs a statement that did nothing, for its IF [NOT] EXISTS, like any other one, and its
-tables are afterwards as if it had been done. So neither the text nor the server tells, but only
-what was known of the tables before (`Shapes`): that one is there. What that does not decide is told
-as rows that may have changed; nothing is taken for done, or for not done, by the text alone.
+tables are afterwards as if it had been done. Newer servers say with it that they changed something
+(`Query.changed`). Where none does, neither the text nor the server tells, but only what was known
+of the tables before (`Shapes`): that one is there. What that does not decide is told as rows that
+may have changed; nothing is taken for done, or for not done, by the text alone.
 """
 
 from collections.abc import Sequence
@@ -12,6 +13,7 @@ from penstock.sources.mysql.shapes import Shapes
 from penstock.sources.mysql.statements import (
     Altered,
     Cascading,
+    Created,
     Dropped,
     Effect,
     Ensured,
@@ -20,11 +22,15 @@ from penstock.sources.mysql.statements import (
 )
 
 
-def happened(said: Effect | Ensured, shapes: Shapes) -> Sequence[Effect]:
-    """What the server did, of what a statement says; `shapes` are as of before it.
+def happened(said: Effect | Ensured, shapes: Shapes, *, changed: bool = False) -> Sequence[Effect]:
+    """What the server did, of what a statement says; `shapes` are as of before it. `changed`: it
+    says that it changed something.
 
     They forget what is not known any more behind it.
     """
+    if isinstance(said, Ensured) and changed:
+        made = Created(said.table)
+        return (made, Cascading(said.table)) if said.cascading else (made,)
     if isinstance(said, Ensured):
         return () if said.table in shapes else _ensured(said)
     if isinstance(said, Renamed):

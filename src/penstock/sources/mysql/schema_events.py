@@ -64,7 +64,7 @@ class StatementTeller:
         def did(one: Said) -> Sequence[Effect]:
             if isinstance(one, RowsAsStatement):
                 return self._unlogged.done(one.verb, changes() if known else Written(), text)
-            return happened(one, shapes)
+            return happened(one, shapes, changed=said.changed)
 
         # Each by what is known behind the one before it.
         effects = (effect for one in read for effect in did(one))
