@@ -199,6 +199,23 @@ def test_a_key_goes_from_under_each_name_that_its_table_had(any_trail: Trail) ->
     assert sound(verify(any_trail))
 
 
+def test_a_key_whose_column_was_renamed_is_told_under_its_other_form(trail: Trail) -> None:
+    write(
+        trail,
+        [
+            row(1, after={"id": 77, "mail": SECRET}),
+            row(2, after={"person": 77}, key='{"person":77}', document_id="77"),
+            row(3, after={"id": "77"}, key='{"id":"77"}', document_id="77"),
+            row(4, after={"id": 78}),
+        ],
+    )
+    for dry_run in (True, False):
+        done = erase(trail, '{"id": 77}', dry_run=dry_run)
+        assert (done.records, sorted(done.alike)) == (1, ['{"id":"77"}', '{"person":77}'])
+    done = erase(trail, '{"person": 77}')
+    assert (done.records, done.alike) == (1, ['{"id":"77"}'])
+
+
 def test_spilled_values_go_and_do_not_come_back(any_trail: Trail) -> None:
     large = [row(1, after={"id": 77, "v": SECRET * (1 << 19)}), row(2, after={"id": 2})]
     write(any_trail, large)

@@ -23,6 +23,7 @@ from penstock.audit.own import Deed, Told, add_own, deed_of, records_of, require
 from penstock.audit.reading import Reader
 from penstock.audit.recalling import recall
 from penstock.audit.searching import Key, Marked, Search
+from penstock.audit.shown import json_text
 from penstock.audit.trail import Trail
 from penstock.errors import AuditError
 
@@ -46,6 +47,9 @@ class Erasure(Struct, kw_only=True, rename="camel"):
     """Records that were not what was written, and are erased as they were."""
     names: list[str] = field(default_factory=list[str])
     """The other names that the table had, under which its records are erased too."""
+    alike: list[str] = field(default_factory=list[str])
+    """Keys of the table that are written as the same text, by other columns or types: what this one
+    was called before its column was renamed is one, and a row of its own is another."""
     at: list[int] = field(default_factory=list[int])
     """The places of the erasure's own records."""
 
@@ -112,6 +116,7 @@ class Eraser:
             search = Search(self._reader, self._archives, names, key, head)
             marked = search.run(statements=statements)
             done.statements += search.statements
+            done.alike = done.alike or [json_text(key) for key in search.alike]
             done.records += len(marked)
             done.broken += sum(one.broken for one in marked.values())
             if done.broken and not broken:

@@ -77,6 +77,8 @@ class Search:
         """Whether there may be others of the key."""
         self.statements = 0
         """Records of other keys that hold the SQL text of these."""
+        self.alike: list[Document] = []
+        """Other keys in MongoDB that are written as the same text, by other columns or types."""
 
     def run(self, *, statements: bool) -> dict[int, Marked]:
         """What is to be erased, by place; with `statements` also where their SQL text is.
@@ -86,6 +88,7 @@ class Search:
         """
         self._own()
         keys = self._keys()
+        self.alike = [one for one in self._written_alike() if one not in keys]
         moved = {
             _txn(one.record)
             for one in self._found.values()
@@ -168,6 +171,18 @@ class Search:
                 f'or columns. Nothing was changed. Name one by its columns, as {{"id": 5}}.'
             )
         return keys
+
+    def _written_alike(self) -> list[Document]:
+        texts = sorted({str(one.record["meta"]["pk_text"]) for one in self._found.values()})
+        if not texts:
+            return []
+        wanted = self._names.wanted() | {
+            "meta.pk_text": {"$in": texts},
+            "at": {"$lte": Int64(self._head.at)},
+        }
+        exact = self._reader.trail.records.with_options(codec_options=EXACT)
+        found: list[Document] = self._reader.call(lambda: exact.distinct("meta.pk", wanted))
+        return found
 
     # --- where they lie ------------------------------------------------------------------------
 

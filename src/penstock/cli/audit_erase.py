@@ -105,6 +105,11 @@ def erase(
     else:
         where = f", {done.taken_archived:,} in archives" if archive else ""
         say(f"erased: {done.taken:,} records{where}; told at {done.at or 'no place'}")
+    for key in done.alike:
+        say(
+            f"another key of the table is written so, as one is whose column was renamed: "
+            f"{key}. Erase it too where it is the same"
+        )
     if done.statements and not statements:
         say(
             f"{done.statements:,} records of other keys hold the SQL text of statements that wrote "
