@@ -79,6 +79,7 @@ def run(
         from penstock.spark.many import run_pipelines
         from penstock.spark.progress import PipelineProgress, RunBegan, RunFact
         from penstock.spark.raised import LOST
+        from penstock.spark.rejected import Counted, everything
         from penstock.spark.session import local_session
     except ImportError as error:
         raise missing_extra("a pipeline", "spark,java", error) from error
@@ -107,8 +108,11 @@ def run(
             # Whoever sees the bars needs no lines; a file or a pipe has them all the same.
             lines_wanted = drawn is None or not sys.stdout.isatty()
 
+            written = {name: Counted() for name in chosen}
+
             def tell(progress: PipelineProgress) -> None:
                 meter.count(progress)
+                written[progress.pipeline].count(progress)
                 if drawn is not None:
                     drawn.batch(progress)
                 if lines_wanted:
@@ -143,6 +147,10 @@ def run(
             finally:
                 with suppress(*LOST):  # it has stopped with its JVM
                     spark.stop()
+    for name, counted in written.items():
+        nothing = everything(name, rejected=counted.rejected, rows=counted.rows)
+        if nothing is not None:
+            errors.setdefault(name, nothing)
     if len(chosen) == 1:
         for failed in errors.values():
             raise failed

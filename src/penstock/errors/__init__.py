@@ -56,6 +56,7 @@
     │   ├── SparkMemoryError         a batch is more than Spark has memory for
     │   ├── ExpectationError         a change does not meet an expectation that stops
     │   ├── TransformError           a user's own code fails, and not on a change alone
+    │   ├── RejectsError             more changes were rejected than may be
     │   ├── PipelinesStoppedError    some of a driver's pipelines cannot go on
     │   ├── ResetRefusedError        a pipeline cannot begin there without a loss or a repeat
     │   └── BackfillRefusedError     a pipeline's rows cannot be read from the source again
@@ -157,6 +158,7 @@ from penstock.errors.pipelines import (
     PipelineChangedError,
     PipelineError,
     PipelinesStoppedError,
+    RejectsError,
     ResetRefusedError,
     SparkMemoryError,
     SupersededPipelineError,
@@ -245,6 +247,7 @@ __all__ = [
     "ProgramError",
     "ProgressError",
     "RateLimitedError",
+    "RejectsError",
     "RenamedError",
     "RequestError",
     "ResetError",

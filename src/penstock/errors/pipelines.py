@@ -183,6 +183,19 @@ class SparkMemoryError(PipelineError):
         )
 
 
+class RejectsError(PipelineError):
+    """More changes were rejected than may be, or all of them; what fits is written."""
+
+    code = "pipeline.rejects"
+
+    def __init__(self, *, pipeline: str, what: str) -> None:
+        super().__init__(
+            f"pipeline {pipeline}: {what}. Each is in the rejects with its reason, and what fits "
+            f"is written: nothing is lost. See `penstock pipeline rejects {pipeline}`. Started "
+            f"again, it goes on behind them."
+        )
+
+
 class PipelinesStoppedError(PipelineError):
     """Some of the pipelines that a driver ran cannot go on; the others ended as they should."""
 

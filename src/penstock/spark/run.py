@@ -47,6 +47,7 @@ from penstock.spark.progress import (
     RunWaits,
 )
 from penstock.spark.raised import LOST, TO_END, own_error
+from penstock.spark.rejected import too_many
 from penstock.spark.scheduled import Verification, VerifySchedule
 from penstock.spark.scratch import scratch_folder, sweep_scratch
 from penstock.spark.session import local_session, on_this_machine, require_driver
@@ -245,6 +246,7 @@ class _Runner:
         self._writing = threading.Lock()
         self._raised: PenstockError | None = None
         self._batches = 0
+        self._rejected = 0
         self._at_oldest = False
         """Whether it begins with the log's oldest entry, which retention may remove."""
         self._from_first = False
@@ -500,6 +502,17 @@ class _Runner:
                 self._name, batch_id, result, seconds, unmet, until=until.sequence
             )
             self._teller.tell(done)
+            beyond = too_many(
+                self._name,
+                self._config,
+                rejected=result.rejected,
+                rows=result.rows,
+                before=self._rejected,
+            )
+            self._rejected += result.rejected
+            if beyond is not None:
+                self._raised = beyond
+                raise beyond
 
         return apply
 

@@ -96,6 +96,19 @@ class SteppedPipelineConfig(ReadingConfig):
     expect: tuple[ExpectConfig, ...] = Field(
         (), description="What is expected of documents when all steps are done."
     )
+    max_rejects: int | None = Field(
+        None,
+        ge=0,
+        description="Stop behind the batch with which a run has rejected more changes than this; "
+        "without it, a pipeline goes on however many there are.",
+    )
+    max_rejects_share: float | None = Field(
+        None,
+        ge=0,
+        lt=1,
+        description="Stop behind a batch of which more than this share was rejected, of all rows "
+        "that it wrote, deleted or rejected: 0.1 is a tenth.",
+    )
 
     @model_validator(mode="after")
     def _deletes_read_fields(self) -> Self:
