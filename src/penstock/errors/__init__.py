@@ -56,6 +56,7 @@
     │   ├── SparkMemoryError         a batch is more than Spark has memory for
     │   ├── ExpectationError         a change does not meet an expectation that stops
     │   ├── TransformError           a user's own code fails, and not on a change alone
+    │   ├── TableRefusedError        a table was altered, and cannot be written
     │   ├── RejectsError             more changes were rejected than may be
     │   ├── PipelinesStoppedError    some of a driver's pipelines cannot go on
     │   ├── ResetRefusedError        a pipeline cannot begin there without a loss or a repeat
@@ -159,6 +160,7 @@ from penstock.errors.pipelines import (
     PipelineError,
     PipelinesStoppedError,
     RejectsError,
+    TableRefusedError,
     ResetRefusedError,
     SparkMemoryError,
     SupersededPipelineError,
@@ -265,6 +267,7 @@ __all__ = [
     "StreamChangedError",
     "SupersededError",
     "SupersededPipelineError",
+    "TableRefusedError",
     "TrailBehindError",
     "TrailBusyError",
     "TrailConflictError",

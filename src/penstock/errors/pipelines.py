@@ -183,6 +183,18 @@ class SparkMemoryError(PipelineError):
         )
 
 
+class TableRefusedError(PipelineError):
+    """A Delta table was altered by its owner, and cannot be written, or not with these rows."""
+
+    code = "pipeline.table_refused"
+
+    def __init__(self, *, table: str, why: str) -> None:
+        super().__init__(
+            f"the table {table} {why}. Nothing of what was refused is in it: it is as it was. Then "
+            f"start the pipeline again."
+        )
+
+
 class RejectsError(PipelineError):
     """More changes were rejected than may be, or all of them; what fits is written."""
 

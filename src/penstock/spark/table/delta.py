@@ -20,7 +20,7 @@ from penstock.spark.ahead import Ahead
 from penstock.spark.changelog.folder import LEFTOVER_SECONDS, Folder
 from penstock.spark.storage import at_its_path, means_no_table, stored_at
 from penstock.spark.table.arrow import Column, arrow, compute
-from penstock.spark.table.committing import commit
+from penstock.spark.table.committing import commit, refuse_unwritable
 from penstock.spark.table.lasting import keep_commits
 from penstock.spark.table.owner import RECENT_COMMITS, Commit, is_short, owners_of
 from penstock.spark.table.plan import (
@@ -391,6 +391,7 @@ class Table:
         if self._delta is None:
             return 0, 0
         self.reload()
+        refuse_unwritable(self._delta)
         state_statistics(self._delta, self._arrow_schema)
         before = self.version
         filters = [(name, "not in", values) for name, values in self._unreadable().items()]
@@ -420,6 +421,7 @@ class Table:
         if self._delta is None:
             return 0
         self.reload()
+        refuse_unwritable(self._delta)
         try:
             deleted = self._delta.vacuum(
                 retention_hours=_hours(history_seconds),

@@ -18,6 +18,7 @@ import structlog
 from deltalake.exceptions import CommitFailedError
 from msgspec import Struct
 
+from penstock.errors import PenstockError
 from penstock.spark.config import LakePipelineConfig
 from penstock.spark.raised import is_overtaken, kind_of
 from penstock.spark.table.lake import KeptTable
@@ -180,4 +181,4 @@ def tidy(
 def _kind(error: Exception) -> str:
     if isinstance(error, CommitFailedError) or is_overtaken(error):
         return "another process committed to it at the same time"
-    return kind_of(error)
+    return error.code if isinstance(error, PenstockError) else kind_of(error)
