@@ -12,7 +12,8 @@ from penstock.spark.config import TablePipelineConfig
 from penstock.spark.table.delta import Table
 from penstock.spark.table.features import WRITABLE, refusal, unwritable
 from penstock.spark.table.upkeep import tidy
-from tests.spark.tables import Entries, apply, change, pipeline, put, rows_of
+from tests.spark.histories import history
+from tests.spark.tables import Entries, apply, change, pipeline, put, rejects_of, rows_of
 
 Action = dict[str, Any]
 
@@ -104,11 +105,46 @@ def test_columns_that_are_called_otherwise_in_the_files_are_not_written() -> Non
     assert "CLUSTER BY NONE" in refusal(["clustering", "domainMetadata"])
 
 
+@pytest.mark.parametrize("to", ["table", "history"])
+def test_a_row_that_does_not_meet_a_constraint_is_rejected_and_the_others_are_written(
+    to: str, tmp_path: Path
+) -> None:
+    """Null does not meet one; a delete has none to meet, and a stale row is healed."""
+    config: Any = (history if to == "history" else pipeline)(tmp_path / "t")
+    entries = Entries()
+    entries.commit(put(1, n=1), put(9, n=9))
+    apply(entries.table(), config)
+    altered(
+        tmp_path / "t",
+        protocol("checkConstraints"),
+        with_properties(tmp_path / "t", constraints_small="n < 100", constraints_set="n > 0"),
+    )
+    entries.commit(put(2, n=2), put(3, n=300), put(4, m=1), change(9, "delete"))
+    entries.commit(change(1, "replace", {"_id": 1, "n": 0}))
+    assert apply(entries.table(2), config, batch_id=1).rejected == 3
+    found = {row["key"]: row["reason"] for row in rejects_of(tmp_path / "t")}
+    assert found == {
+        '{"_id":3}': "the row does not meet the table's constraint small (n < 100)",
+        '{"_id":4}': "the row does not meet the table's constraint set (n > 0)",
+        '{"_id":1}': "the row does not meet the table's constraint set (n > 0)",
+    }
+    entries.commit(change(1, "replace", {"_id": 1, "n": 7}))
+    assert apply(entries.table(7), config, batch_id=2).rejected == 0
+    rows = DeltaTable(config.path).to_pyarrow_table().to_pylist()
+    if to == "history":
+        rows = [row for row in rows if row["_current"]]
+    assert sorted((row["_key"], row["n"]) for row in rows) == [
+        ('{"_id":1}', 7),
+        ('{"_id":2}', 2),
+    ]
+
+
 @pytest.mark.parametrize(
     ("properties", "named"),
     [
         ({"appendOnly": "true"}, "append-only (delta.appendOnly)"),
-        ({"constraints_small": "n < 4"}, "small (n < 4)"),
+        # Of a column that is not the documents', which is not asked before the commit.
+        ({"constraints_small": "_sequence < 2"}, "small (_sequence < 2)"),
     ],
 )
 def test_a_table_that_does_not_take_the_rows_says_why_and_quotes_none(

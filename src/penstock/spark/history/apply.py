@@ -5,6 +5,7 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 # pyright: reportUnknownArgumentType=false
 
+from collections.abc import Mapping
 from typing import Any, Final
 
 import numpy as np
@@ -29,6 +30,7 @@ from penstock.spark.history.versions import NEVER, OPEN, REJECT, Places, Points,
 from penstock.spark.table.apply import entries_of, table_cells
 from penstock.spark.table.arrow import Column, arrow, compute
 from penstock.spark.table.chunk import Chunk, concat_cells
+from penstock.spark.table.constrained import NO_CONSTRAINTS, unmet_by
 from penstock.spark.table.declared import with_declared
 from penstock.spark.table.decode import Cells, documents_of
 from penstock.spark.table.delta import as_wide
@@ -76,16 +78,31 @@ class HistoryWrite(Struct, frozen=True, kw_only=True):
 
 
 def prepare(
-    chunk: Chunk, *, schema: pa.Schema, base: pa.Table, tracking: Tracking, bytes_max: int
+    chunk: Chunk,
+    *,
+    schema: pa.Schema,
+    base: pa.Table,
+    tracking: Tracking,
+    bytes_max: int,
+    constraints: Mapping[str, str] = NO_CONSTRAINTS,
 ) -> HistoryWrite:
     """Decide what `chunk`, entries of one collection, does to its table.
 
     `schema` are the documents' columns of the table now; `base` its open versions of all keys of
-    the chunk. Raises TooLargeError as `resolve` does.
+    the chunk. A change by which a row does not meet one of `constraints` is rejected. Raises
+    TooLargeError as `resolve` does.
     """
     resolved = resolve(chunk, base, bytes_max=bytes_max)
     marks = np.zeros(chunk.rows.num_rows, np.int64)
-    write, _ = _prepare(chunk, resolved, marks, schema=schema, base=base, tracking=tracking)
+    write, _ = _prepare(
+        chunk,
+        resolved,
+        marks,
+        schema=schema,
+        base=base,
+        tracking=tracking,
+        constraints=constraints,
+    )
     return write
 
 
@@ -161,6 +178,7 @@ def _prepare(
     base: pa.Table,
     tracking: Tracking,
     begun: NDArray[np.int64] | None = None,
+    constraints: Mapping[str, str] = NO_CONSTRAINTS,
 ) -> tuple[HistoryWrite, list[int]]:
     """What is written, and the rows of the chunk that fit no column.
 
@@ -173,7 +191,13 @@ def _prepare(
     row_of = np.zeros(resolved.count, np.int64)
     row_of[resolved.documents[documented]] = documented
     existing = with_declared(schema, chunk.declared, VERSION_NAMING)
-    placement = place(existing, resolved.cells, chunk.sequences[row_of], naming=VERSION_NAMING)
+    placement = place(
+        existing,
+        resolved.cells,
+        chunk.sequences[row_of],
+        naming=VERSION_NAMING,
+        others=unmet_by(constraints, resolved.documents[documented].astype(np.intp)),
+    )
     misfits = {int(row_of[at]): why for at, why in placement.misfits.items()}
     rejects = resolved.rejects + [
         Reject(sequence=int(chunk.sequences[row]), reason=why.reason, field=why.field)

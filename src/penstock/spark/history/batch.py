@@ -99,6 +99,7 @@ class HistoryWriter(Writer[VersionTable]):
                     base=base,
                     tracking=self._tracking,
                     bytes_max=left,
+                    constraints=table.constraints,
                 )
             except TooLargeError as error:
                 raise BatchTooLargeError(

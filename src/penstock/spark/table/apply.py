@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from penstock.spark.table.arrow import Column, arrow, compute
 from penstock.spark.table.chunk import ROW_SCHEMA, Chunk, concat_cells
+from penstock.spark.table.constrained import NO_CONSTRAINTS, unmet_by
 from penstock.spark.table.declared import with_declared
 from penstock.spark.table.decode import Cells, Document, decode_documents, documents_of
 from penstock.spark.table.kinds import Kind, document_field, kind_of_column
@@ -74,19 +75,26 @@ def relative_keys(chunk: Chunk) -> list[str]:
 
 
 def prepare(
-    chunk: Chunk, *, schema: pa.Schema, base: pa.Table, loading: bool = False
+    chunk: Chunk,
+    *,
+    schema: pa.Schema,
+    base: pa.Table,
+    loading: bool = False,
+    constraints: Mapping[str, str] = NO_CONSTRAINTS,
 ) -> TableWrite:
     """Decide what `chunk`, entries of one collection, does to its table.
 
     `schema` are the documents' columns of the table now; `base` its rows for `relative_keys`. With
     `loading`, the table does not have all rows yet: what builds on one that it has not is passed
-    over, for that row is still to come, or its end is.
+    over, for that row is still to come, or its end is. A row that does not meet one of the table's
+    `constraints` is rejected.
     """
     outcomes = outcomes_of(chunk, table_states(base), loading=loading)
     operations, rejected = list(outcomes.operations), list(outcomes.rejected)
     sequences, rejects = outcomes.sequences, list(outcomes.rejects)
     existing = with_declared(schema, chunk.declared, DELTA)
-    placement = place(existing, outcomes.cells, sequences)
+    puts = np.flatnonzero(np.array(operations, np.int8) == PUT)
+    placement = place(existing, outcomes.cells, sequences, others=unmet_by(constraints, puts))
     for row, why in sorted(placement.misfits.items()):
         operations[row] = STALE
         rejected[row] = max(rejected[row] or 0, int(sequences[row]))

@@ -54,7 +54,13 @@ class BatchWriter(Writer[KeptTable]):
             if elements is not None:
                 write = prepare_elements(part, schema=table.schema, base=base, elements=elements)
             else:
-                write = prepare(part, schema=table.schema, base=base, loading=self._loading)
+                write = prepare(
+                    part,
+                    schema=table.schema,
+                    base=base,
+                    loading=self._loading,
+                    constraints=table.constraints,
+                )
             writes.append((table, write))
         self._commit(writes, stamp)
 

@@ -8,13 +8,14 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 # pyright: reportUnknownArgumentType=false
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
 from penstock.errors import ConfigError, PipelineChangedError, StreamChangedError
 from penstock.spark.table.arrow import arrow
+from penstock.spark.table.features import constraints
 from penstock.spark.table.owner import RECENT_COMMITS, Commit, is_short
 from penstock.spark.table.plan import KEY, OWN_COLUMNS
 from penstock.spark.table.side import CatalogSide
@@ -125,6 +126,11 @@ class SeenTable:
         """As `KeptTable.schema`."""
         columns = [] if self._seen is None else list(self._seen.schema)
         return arrow.schema([one for one in columns if one.name not in OWN_COLUMNS.names])
+
+    @property
+    def constraints(self) -> Mapping[str, str]:
+        """As `KeptTable.constraints`."""
+        return {} if self._seen is None else constraints(self._seen.properties)
 
     def rows(self, keys: Sequence[str]) -> pa.Table:
         """As `KeptTable.rows`."""

@@ -21,6 +21,7 @@ from penstock.spark.changelog.folder import LEFTOVER_SECONDS, Folder
 from penstock.spark.storage import at_its_path, means_no_table, stored_at
 from penstock.spark.table.arrow import Column, arrow, compute
 from penstock.spark.table.committing import commit, refuse_unwritable
+from penstock.spark.table.features import constraints
 from penstock.spark.table.lasting import keep_commits
 from penstock.spark.table.owner import RECENT_COMMITS, Commit, is_short, owners_of
 from penstock.spark.table.plan import (
@@ -168,6 +169,11 @@ class Table:
         if self._delta is None:
             return None
         return self._arrow_schema, list(self._delta.metadata().partition_columns)
+
+    @property
+    def constraints(self) -> Mapping[str, str]:
+        """As `KeptTable.constraints`."""
+        return {} if self._delta is None else constraints(self._delta.metadata().configuration)
 
     @property
     def schema(self) -> pa.Schema:

@@ -74,6 +74,11 @@ class KeptTable(Protocol):
         """The documents' columns, without the table's own; empty before the first commit."""
         ...
 
+    @property
+    def constraints(self) -> Mapping[str, str]:
+        """The conditions that each of its rows must meet, by name, as far as they are known."""
+        ...
+
     def rows(self, keys: Sequence[str]) -> pa.Table:
         """The rows with one of these `_key`s, of whatever database."""
         ...

@@ -341,7 +341,7 @@ class Replay:
         if elements is not None:
             write = prepare_elements(chunk, schema=table.schema, base=base, elements=elements)
         else:
-            write = prepare(chunk, schema=table.schema, base=base)
+            write = prepare(chunk, schema=table.schema, base=base, constraints=table.constraints)
         reasons = {one.sequence: one.reason for one in write.rejects} | reasons
         kept: list[bool] = []
         sequences: list[int] = []
