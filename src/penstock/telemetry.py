@@ -148,6 +148,21 @@ ACCESS_REFUSALS = Counter(
 )
 for _code in ("access.unauthenticated", "access.forbidden", "service.limited"):
     ACCESS_REFUSALS.labels(_code)
+CONNECTIONS = Gauge(
+    "penstock_connections", "Connections that a port has.", ["port"], registry=SERVE_REGISTRY
+)
+CONNECTIONS_REFUSED = Counter(
+    "penstock_connections_refused_total",
+    "Connections that were closed because there were too many (in_all, of_one_address), or because "
+    "without a call that was let in they were too many (waiting), too old (late), or sent too much "
+    "(large).",
+    ["port", "reason"],
+    registry=SERVE_REGISTRY,
+)
+for _port in ("grpc", "flight", "http", "dynamodb"):
+    CONNECTIONS.labels(_port)
+    for _reason in ("in_all", "of_one_address", "waiting", "late", "large"):
+        CONNECTIONS_REFUSED.labels(_port, _reason)
 CHANGES_COALESCED = Counter(
     "penstock_changes_coalesced_total",
     "Changes that readers far behind got merged into a later one.",

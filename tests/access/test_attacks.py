@@ -29,7 +29,8 @@ from penstock.serve.access.record import AccessLog
 from penstock.serve.access.web import Guard as WebGuard
 from penstock.serve.access.web import principal_of
 from penstock.serve.config import ServeConfig
-from penstock.serve.listen import listen
+from penstock.serve.gate import Gate, GateLimits
+from penstock.serve.listen import bind, listen
 from penstock.subscribe.scope import EVERYTHING
 from penstock.telemetry import SERVE_REGISTRY
 from tests.access.capturing import headers, shop, socket
@@ -212,20 +213,23 @@ async def test_of_a_call_that_breaks_nobody_is_told_the_text(
         raise ValueError("a document")
 
     untyped: Any = grpc
-    server = grpc.aio.server(interceptors=(Guard(Access(AccessConfig())),))
+    gate = Gate("grpc", bind("127.0.0.1:0", backlog=8, advice=""), GateLimits())
+    server = grpc.aio.server(interceptors=(Guard(Access(AccessConfig()), gate),))
     handlers = {"Snapshot": untyped.unary_stream_rpc_method_handler(breaks)}
     name = "penstock.v1.PullerService"
     server.add_generic_rpc_handlers((untyped.method_handlers_generic_handler(name, handlers),))
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
+    gate.start(port)
     with capture_logs() as lines:
-        async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{gate.port}") as channel:
             untyped = channel
             call = untyped.unary_stream(f"/{name}/Snapshot")(b"")
             await call.read()
             assert await call.code() is grpc.StatusCode.INTERNAL
             assert "a document" not in await call.details()
     await server.stop(None)
+    gate.stop()
     assert [(one["event"], one["error"]) for one in lines] == [("a call broke", "ValueError")]
     assert "a document" not in f"{lines}{caplog.text}{capfd.readouterr().err}"
 

@@ -54,6 +54,7 @@ async def captured_streams(
         access=access,
         tls=settings.serve.tls,
         bound=bound,
+        of_one_address=settings.serve.connections.of_one_address,
     ) as address:
         yield address
 

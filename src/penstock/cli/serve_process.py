@@ -25,6 +25,7 @@ from penstock.serve.captures.grpc import CaptureServicer
 from penstock.serve.captures.service import CaptureService
 from penstock.serve.consumers import consumers_path, published
 from penstock.serve.flight import FlightServer, SyncLogReader
+from penstock.serve.gate import gate_limits
 from penstock.serve.grpc import serve_grpc
 from penstock.serve.http import serve_http
 from penstock.serve.listen import HttpServer
@@ -113,6 +114,7 @@ async def serve(
             access=access,
             tls=settings.serve.tls,
             book=book,
+            limits=gate_limits(settings.serve),
         )
         captures = None
         live = settings.serve.captures

@@ -51,6 +51,38 @@ class HoldingConfig(Config):
     )
 
 
+class ConnectionsConfig(Config):
+    """How many connections each port has. Hold from a restart."""
+
+    in_all: int = Field(
+        default=1024,
+        gt=0,
+        le=100_000,
+        description="Connections of one port; one more is closed. gRPC and Flight take three open "
+        "files for each, and fewer connections where this process may not open so many.",
+    )
+    of_one_address: int = Field(
+        default=512,
+        gt=0,
+        le=100_000,
+        description="Of one address, and over IPv6 of one network of 64 bits.",
+    )
+    waiting: int = Field(
+        default=256,
+        gt=0,
+        le=100_000,
+        description="Over gRPC and Flight, connections without a call that was let in; the oldest "
+        "is closed for one more. Of one address a quarter; and each for `request_timeout`.",
+    )
+    first_bytes: Bytes = Field(
+        default=64 << 10,
+        ge=4 << 10,
+        le=4 << 20,
+        description="Over Flight, what a connection may send before a call of it is let in: "
+        "compressed, it may be a thousand times as much. Over gRPC 1 MiB more.",
+    )
+
+
 class ServeConfig(Config):
     """Serve the log to readers. All limits hold for each reader, but `max_connections`."""
 
@@ -83,6 +115,9 @@ class ServeConfig(Config):
         description="A certificate for every protocol; without it, none is encrypted, and all are "
         "on loopback.",
     )
+    connections: ConnectionsConfig = Field(
+        default_factory=ConnectionsConfig, description="How many connections each port has."
+    )
     pipelines: HoldingConfig = Field(
         default_factory=HoldingConfig,
         description="What the log keeps for pipelines that are behind or away.",
@@ -110,7 +145,8 @@ class ServeConfig(Config):
         le=3600,
         description=(
             "Over HTTP, a request that is not whole so long after it began, or did not begin, is "
-            "answered with 408. Holds from a restart."
+            "answered with 408; over gRPC and Flight, a connection without a call is closed. Holds "
+            "from a restart."
         ),
     )
     max_connections: int = Field(

@@ -27,6 +27,7 @@ from websockets.protocol import State
 
 from penstock.errors import PenstockError
 from penstock.serve.access.tls import Proven
+from penstock.serve.arrivals import Arrivals
 from penstock.serve.broken import where
 from penstock.telemetry import PUBLISH_ERRORS
 
@@ -97,8 +98,10 @@ class Waiting(Protocol):
 class HalfOpen:
     """The connections of one server that ask for nothing, in the order in which they began to."""
 
-    def __init__(self, request_seconds: float) -> None:
+    def __init__(self, request_seconds: float, arrivals: Arrivals) -> None:
+        """`arrivals` has all connections of the server, these and those that are answered."""
         self.request_seconds = request_seconds
+        self.arrivals = arrivals
         self._waiting: dict[Waiting, None] = {}
         self._ending: set[Waiting] = set()
         """Those that were given up, and are still there: what was written to them is on its way."""
@@ -156,6 +159,27 @@ class HalfOpen:
         await asyncio.sleep(0)  # a transport closes in the next round of the loop
 
 
+class Place:
+    """That of one connection among those of its port."""
+
+    def __init__(self, address: str, arrivals: Arrivals) -> None:
+        self._address = address
+        self._arrivals: Arrivals | None = arrivals
+
+    @classmethod
+    def of(cls, transport: asyncio.BaseTransport, arrivals: Arrivals) -> "Place | None":
+        """A place for a connection; None if there is none."""
+        peer = transport.get_extra_info("peername")
+        address = str(peer[0]) if peer else ""
+        return cls(address, arrivals) if arrivals.enter(address) else None
+
+    def leave(self) -> None:
+        """Give it back."""
+        if self._arrivals is not None:
+            self._arrivals.leave(self._address)
+        self._arrivals = None
+
+
 class Bounded(Proven):
     """HTTP of one connection, whose requests must be whole in time."""
 
@@ -167,11 +191,17 @@ class Bounded(Proven):
         self.cycle: Any
         self.limit_concurrency: int | None
         self._deadline: asyncio.TimerHandle | None = None
+        self.place: Place | None = None
+        """That of a connection which comes from a handshake."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Count it as one that asks nothing, until it does."""
         super().connection_made(transport)
         self.connections.discard(self)
+        self.place = self.place or Place.of(transport, self._half_open.arrivals)
+        if self.place is None:
+            transport.abort()
+            return
         # It is not among those that are counted when its first request is: one less is full then.
         self._count_beside_itself(-1)
         self._half_open.add(self)
@@ -181,6 +211,8 @@ class Bounded(Proven):
         """Forget it."""
         self._end_deadline()
         self._half_open.forget(self)
+        if self.place is not None:
+            self.place.leave()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -203,6 +235,9 @@ class Bounded(Proven):
             self.transport.close()
             return
         super().handle_websocket_upgrade(event)
+        socket = self.transport.get_protocol()
+        if isinstance(socket, Socket):
+            socket.place = self.place
 
     def give_up(self) -> None:
         """What it asks for did not come."""
@@ -277,12 +312,17 @@ class Encrypted(asyncio.Protocol):
         self.loop: asyncio.AbstractEventLoop = self._inner.loop
         self._transport: asyncio.Transport | None = None
         self._shaking: asyncio.Task[None] | None = None
+        self._place: Place | None = None
         self._early = b""
         """What came with the end of the handshake."""
         self._lost = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Begin the handshake."""
+        self._place = Place.of(transport, self._half_open.arrivals)
+        if self._place is None:
+            transport.abort()
+            return
         transport.pause_reading()  # until TLS reads
         self._transport = transport
         self._half_open.add(self)
@@ -308,6 +348,10 @@ class Encrypted(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
 
+    def _leave(self) -> None:
+        if self._place is not None:
+            self._place.leave()
+
     async def _shake(self, transport: asyncio.Transport) -> None:
         try:
             encrypted = await self.loop.start_tls(
@@ -322,11 +366,14 @@ class Encrypted(asyncio.Protocol):
             # No TLS, no certificate that we trust, or too slow: the same to us, and no news.
             PUBLISH_ERRORS.labels("http", "handshake").inc()
             transport.abort()
+            self._leave()
             return
         finally:
             self._half_open.forget(self)
         if encrypted is None or self._lost:
+            self._leave()
             return  # it went away meanwhile
+        self._inner.place = self._place
         encrypted.set_protocol(self._inner)
         self._inner.connection_made(encrypted)
         if self._early:
@@ -337,11 +384,18 @@ class Socket(WebSocketsSansIOProtocol):
     """One WebSocket. What was received and not read is bounded, and so is what was not taken."""
 
     _unread_pongs = 0
+    place: "Place | None" = None
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         # Uvicorn's writes the whole URL of every socket, and a URL may hold a token (Z9).
         self.logger = _TOLD
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Give its place back."""
+        if self.place is not None:
+            self.place.leave()
+        super().connection_lost(exc)
 
     async def send(self, message: Any) -> None:
         """Say something, if anybody can hear it.

@@ -21,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.flight as fl
 import structlog
-from msgspec import Struct
+from msgspec import Struct, structs
 from numpy.typing import NDArray
 
 from penstock.client.flight import (
@@ -77,6 +77,8 @@ from penstock.serve.addresses import is_loopback, refuse_open
 from penstock.serve.broken import where
 from penstock.serve.columns import batch_shown, needed
 from penstock.serve.consumers import TOLD
+from penstock.serve.gate import Gate, GateLimits
+from penstock.serve.listen import bind
 from penstock.serve.pipelines import PipelineBook
 from penstock.serve.rows import current_batches
 from penstock.serve.snapshot import kept
@@ -93,6 +95,8 @@ _SILENT_BYTES_MAX = 64 << 20
 _BATCH_BYTES_MAX = 16 << 20
 _GATHERS_MAX = 2
 _PARTITIONS_MAX = 10_000
+_CALL_BYTES = 4 << 20
+"""What a client may send between two calls. Flight itself takes a request of any size."""
 
 _Request = TypeVar("_Request")
 OnReport = Callable[[PipelineReport, str], None]
@@ -322,8 +326,10 @@ class _Flight(fl.FlightServerBase):
         access: Access,
         tls: TlsConfig | None,
         book: PipelineBook | None,
+        gate: Gate,
     ) -> None:
         self._access = access
+        self._gate = gate
         self._book = book
         self._reader = reader
         self._current = current
@@ -340,12 +346,20 @@ class _Flight(fl.FlightServerBase):
 
     def _known(self, context: fl.ServerCallContext, what: str, body_bytes: int) -> Principal:
         """Who asks for `what`, if they may, with a request of so many bytes."""
-        presented, endpoint = presented_by(context), f"flight {what}"
+        presented, endpoint = self._presented(context), f"flight {what}"
         principal = self._access.authenticate(presented, endpoint)
         asked = action_of(endpoint)
         self._access.require(principal, asked.needs, presented, endpoint)
         asked.refuse_size(body_bytes)
+        self._gate.admit(str(context.peer()))
         return principal
+
+    def _presented(self, context: fl.ServerCallContext) -> Presented:
+        """What came with a call. Raises UnauthenticatedError for one past the gate."""
+        address = self._gate.address_of(str(context.peer()))
+        if address is None:
+            raise UnauthenticatedError
+        return presented_by(context, address)
 
     def do_action(
         self,
@@ -355,7 +369,7 @@ class _Flight(fl.FlightServerBase):
         with _told(), ExitStack() as visit:
             kind = action.type
             principal = self._known(context, kind, action.body.size)
-            presented = presented_by(context)
+            presented = self._presented(context)
             visit.enter_context(self._access.visiting(principal, presented, f"flight {kind}"))
             body = action.body.to_pybytes()
             if kind == ACTION_BOUNDS:
@@ -411,7 +425,7 @@ class _Flight(fl.FlightServerBase):
                 )
             names = request.columns or ARROW_SCHEMA.names
             schema = pa.schema([ARROW_SCHEMA.field(name) for name in names])
-            presented = presented_by(context)
+            presented = self._presented(context)
             if isinstance(request, RowsRequest):
                 rows = partial(current_batches, kept(self._current), request, principal.scope)
                 return fl.GeneratorStream(schema, self._visit(principal, presented, rows))
@@ -497,12 +511,14 @@ class FlightServer:
         access: Access | None = None,
         tls: TlsConfig | None = None,
         book: PipelineBook | None = None,
+        limits: GateLimits | None = None,
     ) -> None:
         """`address` is "host:port"; port 0 takes a free one. `on_report` is called on a server
         thread, with who reported, or with `TOLD` for a pipeline of the book. More than `reads_max`
         reads at once wait; after `wait_seconds` they are refused, and clients try again. `current`
         has the current rows; None: they are refused. `access` is asked who may do what; None:
-        anybody everything. `book` has what pipelines say; None: they are refused.
+        anybody everything. `book` has what pipelines say; None: they are refused. `limits` are
+        those of connections.
 
         Raises ConfigError for an address that others could reach without TLS and tokens.
         """
@@ -513,8 +529,8 @@ class FlightServer:
         except ValueError as error:
             raise ConfigError(f"serve.flight: {error}. Nothing was started.") from None
         refuse_open("flight", address, tls=tls is not None, guarded=self._access.is_guarded)
-        self._location = f"{'grpc' if tls is None else 'grpc+tls'}://{address}"
-        self._host = address.rpartition(":")[0]
+        self._address = address
+        self._limits = structs.replace(limits or GateLimits(), call_bytes=_CALL_BYTES)
         self._reader = reader
         self._on_report = on_report
         self._reads_max = reads_max
@@ -522,13 +538,17 @@ class FlightServer:
         self._current = current
         self._book = book
         self._flight: _Flight | None = None
+        self._gate: Gate | None = None
 
     def start(self) -> None:
         """Bind and serve; returns at once. Raises ConfigError if the address is taken."""
+        advice = "set flight under [serve] to another address"
+        bound = bind(self._address, backlog=self._limits.in_all, advice=advice)
+        gate = Gate("flight", bound, self._limits)
         try:
             # Constructing serves; `serve()` would only wait, and take over the signals.
             self._flight = _Flight(
-                self._location,
+                f"{'grpc' if self._tls is None else 'grpc+tls'}://127.0.0.1:0",
                 self._reader,
                 self._on_report,
                 self._reads_max,
@@ -537,17 +557,24 @@ class FlightServer:
                 self._access,
                 self._tls,
                 self._book,
+                gate,
             )
         except (OSError, pa.ArrowException) as error:
+            gate.stop()
             raise ConfigError(
-                f"Flight cannot be served on {self._location}: {error}. Nothing was started."
+                f"Flight cannot be served on {self._address}: {error}. Nothing was started."
             ) from error
+        except BaseException:
+            gate.stop()
+            raise
+        self._gate = gate
+        gate.start(self._flight.port)
 
     @property
     def address(self) -> str:
         """ "host:port", with the port that was taken. Only once started."""
-        assert self._flight is not None, "not started"
-        return f"{self._host}:{self._flight.port}"
+        assert self._gate is not None, "not started"
+        return f"{self._address.rpartition(':')[0]}:{self._gate.port}"
 
     def stop(self, *, grace_seconds: float = 2.0) -> None:
         """End reads at their next batch (clients go on from there) and give the port back.
@@ -566,6 +593,8 @@ class FlightServer:
         if closing.is_alive():
             _hang_up(port)
             closing.join()
+        assert self._gate is not None
+        self._gate.stop()
 
 
 def _hang_up(port: int) -> None:

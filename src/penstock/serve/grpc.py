@@ -18,10 +18,10 @@ import structlog
 from google.protobuf.message import DecodeError
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
+from msgspec import structs
 
 from penstock._generated.penstock.v1 import penstock_pb2 as pb
 from penstock.errors import (
-    ConfigError,
     GapError,
     PenstockError,
     RenamedError,
@@ -40,6 +40,8 @@ from penstock.serve.addresses import refuse_open
 from penstock.serve.config import ServeConfig
 from penstock.serve.consumers import Consumers, Reader
 from penstock.serve.descriptors import SERVICES, descriptor_pool
+from penstock.serve.gate import Gate, gate_limits
+from penstock.serve.listen import bind
 from penstock.serve.sharded import ShardCounts
 from penstock.serve.shared import SharedMessages
 from penstock.serve.snapshot import row_batches
@@ -88,6 +90,8 @@ _STATUS: Final = {
     **calls.STATUS,
 }
 
+_REQUEST_BYTES: Final = 1 << 20
+"""Of a request that lists collections or shards."""
 _OPTIONS: Final = (
     # Otherwise a second server could share the port, and readers would meet either.
     ("grpc.so_reuseport", 0),
@@ -408,12 +412,14 @@ class GrpcServer:
         servicer: PullerServicer,
         beside: Sequence[Servicer],
         servicer_health: health.aio.HealthServicer,
+        gate: Gate,
         address: str,
     ) -> None:
         self._server = server
         self._servicer = servicer
         self._beside = beside
         self._health = servicer_health
+        self._gate = gate
         self.address = address
 
     def configure(self, config: ServeConfig) -> None:
@@ -430,6 +436,7 @@ class GrpcServer:
         for servicer in self._beside:
             servicer.interrupt()
         await self._server.stop(grace_seconds)
+        await asyncio.to_thread(self._gate.stop)
 
     async def __aenter__(self) -> Self:
         return self
@@ -463,7 +470,12 @@ async def serve_grpc(
     access = access or Access(AccessConfig())
     refuse_open("grpc", config.grpc, tls=config.tls is not None, guarded=access.is_guarded)
     credentials = None if config.tls is None else grpc_credentials(config.tls)
-    server = grpc.aio.server(options=_OPTIONS, interceptors=(calls.Guard(access),))
+    advice = "set grpc under [serve] to another address"
+    limits = gate_limits(config)
+    # gRPC bounds what a message unfolds to, so that a first one may be as large as any.
+    limits = structs.replace(limits, first_bytes=limits.first_bytes + _REQUEST_BYTES)
+    gate = Gate("grpc", bind(config.grpc, backlog=limits.in_all, advice=advice), limits)
+    server = grpc.aio.server(options=_OPTIONS, interceptors=(calls.Guard(access, gate),))
     servicer = PullerServicer(log, config, consumers or Consumers(), current)
     server.add_generic_rpc_handlers(servicer.handlers())
     for one in beside:
@@ -472,19 +484,14 @@ async def serve_grpc(
     health_servicer = health.aio.HealthServicer()
     health_pb2_grpc.add_HealthServicer_to_server(health_servicer, server)
     reflection.enable_server_reflection(services, server, pool=descriptor_pool())
-    host = config.grpc.rpartition(":")[0]
-    try:
-        port = (
-            server.add_insecure_port(config.grpc)
-            if credentials is None
-            else server.add_secure_port(config.grpc, credentials)
-        )
-    except RuntimeError as error:
-        raise ConfigError(
-            f"cannot listen on {config.grpc}: it is in use, or not of this machine. Nothing was "
-            f"started. Stop what uses it, or set grpc under [serve] to another address."
-        ) from error
+    port = (
+        server.add_insecure_port("127.0.0.1:0")
+        if credentials is None
+        else server.add_secure_port("127.0.0.1:0", credentials)
+    )
     await server.start()
+    gate.start(port)
     for service in ("", *services):
         await health_servicer.set(service, health_pb2.HealthCheckResponse.SERVING)
-    return GrpcServer(server, servicer, beside, health_servicer, f"{host}:{port}")
+    address = f"{config.grpc.rpartition(':')[0]}:{gate.port}"
+    return GrpcServer(server, servicer, beside, health_servicer, gate, address)

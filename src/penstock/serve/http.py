@@ -250,6 +250,7 @@ async def serve_http(config: ServeConfig, told: Told) -> HttpServer:
         connections_max=_CONCURRENT_MAX
         + (captures.subscriptions_max if told.captures else 0)
         + (told.zero.config.connections_max if told.zero else 0),
+        of_one_address=config.connections.of_one_address,
         advice="set http under [serve] to another address",
         tls=config.tls,
         streams=streams if told.captures or told.zero else None,

@@ -18,6 +18,7 @@ from starlette.types import ASGIApp
 from penstock.errors import ConfigError
 from penstock.serve.access.config import TlsConfig
 from penstock.serve.access.tls import http_context, load_into
+from penstock.serve.arrivals import Arrivals
 from penstock.serve.connections import HALF_OPEN_MAX, Bounded, Encrypted, HalfOpen, Socket
 
 GRACE_SECONDS: Final = 2
@@ -95,6 +96,8 @@ async def listen(
     address: str,
     *,
     connections_max: int,
+    of_one_address: int | None = None,
+    name: str = "http",
     advice: str,
     keep_alive_seconds: int = 5,
     tls: TlsConfig | None = None,
@@ -102,7 +105,9 @@ async def listen(
     request_seconds: float = 10.0,
     stop_seconds: float = GRACE_SECONDS,
 ) -> HttpServer:
-    """Serve `app` on `host:port` until `stop`; a connection over the limit is answered with 503.
+    """Serve `app` on `host:port` until `stop`; a connection over the limit is answered with 503,
+    and one more than `of_one_address`, or than can wait for that answer, is closed. `name` is that
+    of the port in metrics.
 
     Who has not sent a whole request `request_seconds` after it began is answered with 408, and who
     has not shaken hands by then is hung up on; those who ask for nothing do not take the place of
@@ -120,14 +125,16 @@ async def listen(
     read.
     """
     context = None if tls is None else http_context(tls)
-    bound = _bind(address, backlog=connections_max, advice=advice)
+    bound = bind(address, backlog=connections_max, advice=advice)
     if streams is not None and hasattr(socket, "TCP_USER_TIMEOUT"):
         # What it accepts inherits it. Also of who is there and never reads (tcp(7)).
         waits = int(streams.liveness_seconds * 1000)
         bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, waits)
     host = address.rpartition(":")[0]
-    _need_files(connections_max + HALF_OPEN_MAX)
-    half_open = HalfOpen(request_seconds)
+    need_files(connections_max + HALF_OPEN_MAX)
+    in_all = connections_max + 2 * HALF_OPEN_MAX
+    arrivals = Arrivals(name, in_all=in_all, of_one_address=of_one_address or in_all)
+    half_open = HalfOpen(request_seconds, arrivals)
     http: Any = partial(Bounded, half_open=half_open)
     if context is not None:
         http = partial(Encrypted, half_open=half_open, context=context)
@@ -159,15 +166,21 @@ async def listen(
     return HttpServer(server, task, bound, f"{host}:{bound.getsockname()[1]}", half_open, context)
 
 
-def _need_files(connections: int) -> None:
+def need_files(connections: int) -> int:
+    """Let this process open so many files more, as far as it may; how many there are for them."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = connections + _FILES
     if soft != resource.RLIM_INFINITY and soft < wanted:
         most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+        soft = most
+    return (
+        connections if soft == resource.RLIM_INFINITY else max(0, min(connections, soft - _FILES))
+    )
 
 
-def _bind(address: str, *, backlog: int, advice: str) -> socket.socket:
+def bind(address: str, *, backlog: int, advice: str) -> socket.socket:
+    """Listen on `host:port`. Raises ConfigError, with the advice, if that cannot be."""
     host, _, port = address.rpartition(":")
     name = host.strip("[]")
     family = socket.AF_INET6 if ":" in name else socket.AF_INET

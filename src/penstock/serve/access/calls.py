@@ -26,6 +26,7 @@ from penstock.serve.access.actions import ACTIONS, Action, Need
 from penstock.serve.access.door import Access, Visitor, names_of, receive, visitor
 from penstock.serve.access.principals import ANYONE, Presented, Principal
 from penstock.serve.broken import where
+from penstock.serve.gate import Gate
 from penstock.telemetry import PUBLISH_ERRORS
 
 log = structlog.get_logger(__name__)
@@ -49,8 +50,8 @@ def principal() -> Principal:
     return ANYONE if found is None else found.principal
 
 
-def presented_by(context: Any) -> Presented:
-    """What came with a call."""
+def presented_by(context: Any, address: str) -> Presented:
+    """What came with a call from an address."""
     headers = [
         value for key, value in context.invocation_metadata() or () if key == "authorization"
     ]
@@ -62,19 +63,20 @@ def presented_by(context: Any) -> Presented:
         for kind in ("x509_common_name", "x509_subject_alternative_name")
         for name in proven.get(kind, ())
     ]
-    peer = str(context.peer())
     return Presented(
         authorization=header if header is None or isinstance(header, str) else "",
         certificate=names_of(names),
-        peer=peer.rpartition(":")[0] if peer.startswith("ipv") else peer,
+        peer=address,
     )
 
 
 class Guard(grpc.aio.ServerInterceptor):
     """Asks `access` before every method."""
 
-    def __init__(self, access: Access) -> None:
+    def __init__(self, access: Access, gate: Gate) -> None:
+        """`gate` stands before the server, and knows from where calls come."""
         self._access = access
+        self._gate = gate
         self._open_streams = 0
 
     async def intercept_service(
@@ -88,8 +90,6 @@ class Guard(grpc.aio.ServerInterceptor):
         if handler is None or action is None:
             return None
         is_open = action.needs is Need.NOTHING
-        if is_open and not handler.response_streaming:
-            return handler
         make: Any = {
             (False, False): grpc.unary_unary_rpc_method_handler,
             (False, True): grpc.unary_stream_rpc_method_handler,
@@ -105,7 +105,8 @@ class Guard(grpc.aio.ServerInterceptor):
 
         async def guarded(request: Any, context: Any) -> Any:
             if is_open:
-                return await self._answer_anybody(behaviour, request, context)
+                goes_on = handler.response_streaming
+                return await self._answer_anybody(behaviour, request, context, goes_on=goes_on)
             return await self._answer(
                 method, action, behaviour, request, context, sends=handler.request_streaming
             )
@@ -127,13 +128,17 @@ class Guard(grpc.aio.ServerInterceptor):
         sends: bool,
     ) -> Any:
         """Answer one call; the client `sends` a stream of messages."""
-        presented, endpoint = presented_by(context), f"grpc {method}"
-        entered = False
+        endpoint, entered = f"grpc {method}", False
         try:
+            address = self._gate.address_of(str(context.peer()))
+            if address is None:
+                raise UnauthenticatedError
+            presented = presented_by(context, address)
             known = self._access.authenticate(presented, endpoint)
             self._access.require(known, action.needs, presented, endpoint)
             if not sends:
                 action.refuse_size(len(request))
+            self._gate.admit(str(context.peer()))
             with self._access.visiting(known, presented, endpoint):
                 receive(
                     Visitor(
@@ -163,13 +168,19 @@ class Guard(grpc.aio.ServerInterceptor):
             log.error("a call broke", method=method, error=kind, at=where(error))  # noqa: TRY400
             await context.abort(grpc.StatusCode.INTERNAL, BROKEN)
 
-    async def _answer_anybody(self, behaviour: Any, request: Any, context: Any) -> Any:
-        """A stream of health or reflection: it has a place too, for nobody is known by a token."""
+    async def _answer_anybody(
+        self, behaviour: Any, request: Any, context: Any, *, goes_on: bool
+    ) -> Any:
+        """Health or reflection. A stream has a place too, for nobody is known by a token."""
+        if not goes_on:
+            self._gate.touch(str(context.peer()))
+            return await _run(behaviour, request, context)
         if self._open_streams >= OPEN_STREAMS_MAX:
             error = RateLimitedError(what=f"{OPEN_STREAMS_MAX} open to anybody")
             PUBLISH_ERRORS.labels("grpc", error.code).inc()
             await context.abort(STATUS[error.code], str(error), _trailers(error))
         self._open_streams += 1
+        self._gate.admit(str(context.peer()))
         try:
             return await _run(behaviour, request, context)
         finally:

@@ -41,16 +41,15 @@ class Headers(fl.ServerMiddlewareFactory):
         return _Came(header if header is None or isinstance(header, str) else "")
 
 
-def presented_by(context: fl.ServerCallContext) -> Presented:
-    """What came with a call."""
+def presented_by(context: fl.ServerCallContext, address: str) -> Presented:
+    """What came with a call from an address."""
     came: Any = context.get_middleware(MIDDLEWARE)
     identity: Any = context.peer_identity()
     name = identity.decode(errors="replace") if isinstance(identity, bytes) else str(identity or "")
-    peer = str(context.peer())
     return Presented(
         authorization=None if came is None else came.authorization,
         certificate=names_of([name]),
-        peer=peer.rpartition(":")[0] if peer.startswith("ipv") else peer,
+        peer=address,
     )
 
 

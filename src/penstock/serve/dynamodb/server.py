@@ -266,9 +266,10 @@ async def serving_captured(
     access: Access | None = None,
     tls: TlsConfig | None = None,
     bound: Callable[[HttpServer], None] | None = None,
+    of_one_address: int | None = None,
 ) -> AsyncGenerator[str]:
     """Serve what is captured as DynamoDB Streams inside the block; yields the address, host:port.
-    `bound` is given its server.
+    `bound` is given its server. So many connections of one address are kept; None: any number.
 
     Starts the log's index, and closes it. What was asked is answered at the end. With `access`,
     whoever asks sees what their grants allow: a token of `penstock access` is the session token of
@@ -278,7 +279,7 @@ async def serving_captured(
         endpoint = await asyncio.to_thread(CapturedEndpoint, log, index, config, clock)
         index.start()
         server = _Server(endpoint, CAPTURED_OPERATIONS, config, keys or {}, access, tls)
-        async with _serving(server, bound) as address:
+        async with _serving(server, bound, of_one_address=of_one_address) as address:
             yield address
     finally:
         await asyncio.to_thread(index.close)
@@ -290,6 +291,7 @@ async def _serving(
     bound: Callable[[HttpServer], None] | None = None,
     *,
     stop_seconds: float = GRACE_SECONDS,
+    of_one_address: int | None = None,
 ) -> AsyncGenerator[str]:
     config = server.config
     try:
@@ -297,6 +299,8 @@ async def _serving(
             _application(server),
             config.address,
             connections_max=config.connections_max,
+            name="dynamodb",
+            of_one_address=of_one_address,
             advice="give another address",
             keep_alive_seconds=_KEEP_ALIVE_SECONDS,
             tls=server.tls,
