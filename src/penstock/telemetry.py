@@ -140,6 +140,15 @@ PUBLISH_ERRORS = Counter(
     ["protocol", "code"],
     registry=SERVE_REGISTRY,
 )
+FILES_UNUSED = Gauge(
+    "penstock_files_unused",
+    "Whether the files that a setting names cannot be used as they are now, and what was read "
+    "before is in force.",
+    ["setting"],
+    registry=SERVE_REGISTRY,
+)
+for _setting in ("access.jwks", "serve.tls"):
+    FILES_UNUSED.labels(_setting)
 ACCESS_REFUSALS = Counter(
     "penstock_access_refusals_total",
     "Calls that the door refused, written down or only counted.",

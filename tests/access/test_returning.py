@@ -138,7 +138,7 @@ def test_who_comes_back_does_so_until_the_token_is_over_or_it_was_long_ago(
         reconnect_seconds=100,
     )
     access = Access(config, wall=wall, clock=clock)
-    for token, lasts in ((issued, 50.0), (signed(key, exp=wall.now + 70), 70.0), (None, 100.0)):
+    for token, lasts in ((issued, 50.0), (signed(key, exp=wall.now + 70), 80.0), (None, 100.0)):
         shown = Presented(authorization=f"Bearer {token or issue(tokens, 'long')}")
         clock.now += 1
         began = wall.now

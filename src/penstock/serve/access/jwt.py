@@ -9,22 +9,26 @@ for something else. `exp`, `iss`, `aud` and `sub` must be there; `nbf` counts wh
 import hashlib
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import msgspec
 import structlog
+from msgspec import Struct
 
 from penstock.errors import ConfigError
 from penstock.serve.access.book import LOOK_SECONDS
 from penstock.serve.access.grants import grants_of
 from penstock.serve.access.principals import Principal
 from penstock.subscribe.scope import Scope
+from penstock.telemetry import FILES_UNUSED
 
 log = structlog.get_logger(__name__)
 
 CLAIM: Final = "penstock"
+SETTING: Final = "access.jwks"
 LEEWAY_SECONDS: Final = 10
 """How far the clock of who signed may be off."""
 _BYTES_MAX: Final = 16 << 10
@@ -45,7 +49,8 @@ _Key = tuple[Any, tuple[str, ...], str]
 class Keys:
     """The keys of a JWKS file, read again when it changes. Safe for any number of threads.
 
-    A changed file that cannot be read lets nobody in until it can.
+    One that cannot be read leaves the keys before in force, with a warning and a metric. One
+    without a key that is of use lets nobody in: so everybody is shut out.
     """
 
     def __init__(self, path: Path, *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -55,12 +60,16 @@ class Keys:
         self._lock = threading.Lock()
         self._looked_at = clock()
         self._seen = _stamp(path)
+        self._failure = ""
         self._keys = _read(path)
+        if not self._keys:
+            raise _useless(path)
+        FILES_UNUSED.labels(SETTING).set(0)
 
-    def by_id(self, kid: str) -> _Key | None:
-        """A key, the algorithms that it is for, and what tells it from another of that id."""
+    def by_id(self, kid: str) -> tuple[_Key, ...]:
+        """Keys, the algorithms that each is for, and what tells it from others of that id."""
         self._look()
-        return self._keys.get(kid)
+        return self._keys.get(kid, ())
 
     def _look(self) -> None:
         now = self._clock()
@@ -74,10 +83,16 @@ class Keys:
             try:
                 self._keys = _read(self._path)
             except ConfigError as error:
-                log.error("the file of keys cannot be read; no JWT is taken", reason=str(error))  # noqa: TRY400
-                self._keys = {}
+                # Looked at again all the same: who may read a file is no part of its stamp.
+                if self._failure != str(error):
+                    log.warning("the changed file of keys is not used", reason=str(error))
+                self._failure = str(error)
+                FILES_UNUSED.labels(SETTING).set(1)
                 return
-            self._seen = stamp
+            if not self._keys:
+                log.error("no JWT is taken", reason=str(_useless(self._path)))
+            self._seen, self._failure = stamp, ""
+            FILES_UNUSED.labels(SETTING).set(0)
 
 
 class Jwts:
@@ -101,19 +116,11 @@ class Jwts:
         try:
             header = jwt.get_unverified_header(token)
             kid = header.get("kid")
-            found = self._keys.by_id(kid) if isinstance(kid, str) else None
-            if found is None:
+            found = self._keys.by_id(kid) if isinstance(kid, str) else ()
+            signed = self._signed_by(token, found)
+            if signed is None:
                 return None
-            key, algorithms, thumbprint = found
-            claims = jwt.decode(
-                token,
-                key,
-                algorithms=algorithms,
-                issuer=self._issuer,
-                audience=self._audience,
-                leeway=LEEWAY_SECONDS,
-                options={"require": ["exp", "iss", "aud", "sub"]},
-            )
+            claims, thumbprint = signed
             name, grants = claims["sub"], grants_of(claims[CLAIM])
         # Anything at all may be in a token. What it was is told to nobody.
         except (
@@ -128,18 +135,51 @@ class Jwts:
             scope=Scope(grants, self._secret()),
             way="jwt",
             id=f"{kid}#{thumbprint}",
-            expires_at=float(claims["exp"]),
+            # The same clock is off for who stays.
+            expires_at=float(claims["exp"]) + LEEWAY_SECONDS,
         )
+
+    def _signed_by(self, token: str, keys: Sequence[_Key]) -> tuple[dict[str, Any], str] | None:
+        """The claims, by the first of these keys that signed them, and the thumbprint of that.
+        Raises PyJWTError for what one of them signed, and is not valid."""
+        import jwt
+
+        for key, algorithms, thumbprint in keys:
+            with suppress(jwt.InvalidSignatureError, jwt.InvalidAlgorithmError):
+                claims: dict[str, Any] = jwt.decode(
+                    token,
+                    key,
+                    algorithms=algorithms,
+                    issuer=self._issuer,
+                    audience=self._audience,
+                    leeway=LEEWAY_SECONDS,
+                    options={"require": ["exp", "iss", "aud", "sub"]},
+                )
+                return claims, thumbprint
+        return None
 
     def holds(self, signed_by: str) -> bool:
         """Whether the key is still there: to take it out, or to put another in its place, revokes
         what it signed."""
         kid, _, thumbprint = signed_by.rpartition("#")
-        found = self._keys.by_id(kid)
-        return found is not None and found[2] == thumbprint
+        return any(one[2] == thumbprint for one in self._keys.by_id(kid))
 
 
-def _read(path: Path) -> dict[str, _Key]:
+class _Written(Struct):
+    """The members of a key set that count; RFC 7517 has all others ignored."""
+
+    keys: list[Any]
+
+
+def _useless(path: Path) -> ConfigError:
+    return ConfigError(
+        f"access.jwks: {path} has no key with an id that is for RS256 to RS512, ES256 to ES512 "
+        f"or EdDSA. Nobody is let in by a JWT."
+    )
+
+
+def _read(path: Path) -> dict[str, tuple[_Key, ...]]:
+    """The keys that are of use. Raises ConfigError for what is no key set."""
     try:
         import jwt
     except ImportError as error:
@@ -148,15 +188,16 @@ def _read(path: Path) -> dict[str, _Key]:
             f"started. Install it: pip install 'penstock[jwt]'"
         ) from error
     try:
-        said = msgspec.json.decode(path.read_bytes(), type=dict[str, list[dict[str, Any]]])
-        written = said["keys"]
-    except (OSError, msgspec.MsgspecError, UnicodeError, KeyError):
+        written = msgspec.json.decode(path.read_bytes(), type=_Written)
+    except (OSError, msgspec.MsgspecError, UnicodeError):
         raise ConfigError(
-            f"access.jwks: {path} cannot be read, or is no JSON Web Key Set. Nobody is let in by "
-            f"a JWT."
+            f"access.jwks: {path} cannot be read, or is no JSON Web Key Set. It is not used."
         ) from None
-    keys: dict[str, _Key] = {}
-    for one in written:
+    keys: dict[str, tuple[_Key, ...]] = {}
+    for found in written.keys:
+        if not isinstance(found, dict):
+            continue
+        one = cast("dict[str, Any]", found)
         kid = one.get("kid")
         allowed = _BY_KIND.get((str(one.get("kty")), str(one.get("crv", ""))), ())
         if one.get("alg") is not None:
@@ -169,18 +210,9 @@ def _read(path: Path) -> dict[str, _Key]:
             continue
         if getattr(key, "key_size", _RSA_BITS_MIN) < _RSA_BITS_MIN and one["kty"] == "RSA":
             continue
-        if kid in keys:
-            raise ConfigError(
-                f"access.jwks: {path} has two keys with the id {kid!r}. Nobody is let in by a JWT."
-            )
         parts = [one.get(name) for name in ("kty", "crv", "n", "e", "x", "y")]
         thumbprint = hashlib.sha256(msgspec.json.encode(parts)).hexdigest()[:16]
-        keys[kid] = (key, allowed, thumbprint)
-    if not keys:
-        raise ConfigError(
-            f"access.jwks: {path} has no key with an id that is for RS256 to RS512, ES256 to ES512 "
-            f"or EdDSA. Nobody is let in by a JWT."
-        )
+        keys[kid] = (*keys.get(kid, ()), (key, allowed, thumbprint))
     return keys
 
 
