@@ -11,12 +11,17 @@ from typing import Any
 
 import grpc
 import pytest
+from cryptography.hazmat.primitives.asymmetric import rsa
+from jwt.algorithms import RSAAlgorithm
 from msgspec import structs
 from pydantic import BaseModel
 
 from penstock.cli.config import Settings, load
 from penstock.cli.live import LIVE
+from penstock.cli.named_files import files_of, plan_files
 from penstock.cli.reload import keeping, plan
+from tests.access.certificates import Authority
+from tests.access.support import issue
 from tests.cli.service import Service, configure, penstock
 from tests.waiting import wait_until
 
@@ -247,6 +252,101 @@ def test_people_are_told_what_was_done(tmp_path: Path, capsys: pytest.CaptureFix
         configure(tmp_path, rest() + shop("new", 1))
         done = penstock(capsys, "reload", "--config", str(config))
         assert done.out.strip() == "added: new; removed: kept"
+
+
+TLS = """
+[serve.tls]
+certificate = "server.crt"
+key = "server.key"
+client_ca = "clients.crt"
+require_client_certificate = true
+[access]
+tokens = "access.json"
+jwks = "keys.json"
+issuer = "https://login.example.com"
+audience = "penstock"
+log = "record.jsonl"
+[sources.crm]
+type = "mysql"
+user = "penstock"
+tls = "verify"
+ca = "crm.crt"
+"""
+
+
+def test_of_every_file_that_a_setting_names_it_is_said_what_became_of_it(tmp_path: Path) -> None:
+    """Renewed, waiting for a restart, or of no use, and then named again until it is mended."""
+    authority = Authority()
+    authority.sign("localhost").write(tmp_path, "server")
+    (tmp_path / "clients.crt").write_bytes(authority.certificate)
+    (tmp_path / "crm.crt").write_bytes(authority.certificate)
+    public = RSAAlgorithm.to_jwk(rsa.generate_private_key(65537, 2048).public_key())
+    keys = json.dumps({"keys": [{**json.loads(public), "kid": "a"}]})
+    (tmp_path / "keys.json").write_text(keys)
+    issue(tmp_path / "access.json", "one")
+    settings = settings_of(tmp_path, "a", rest() + TLS)
+    files = files_of(settings)
+    tls = ["serve.tls.certificate", "serve.tls.key"]
+    assert set(files) == {
+        *tls,
+        *("serve.tls.client_ca", "access.tokens", "access.jwks", "sources.crm.ca"),
+    }
+    issue(tmp_path / "access.json", "two")
+    (tmp_path / "record.jsonl").write_text("{}")
+    (tmp_path / "crm.crt").write_bytes(Authority().certificate)
+    done = plan_files(files, settings)
+    assert done.renewed == ["access.tokens", "sources.crm.ca"]
+    assert done.sources == frozenset({"crm"})
+    assert not done.failed + done.needs_restart
+    assert not plan_files(done.files, settings).renewed
+
+    new = authority.sign("localhost")
+    (tmp_path / "server.crt").write_bytes(new.certificate)
+    (tmp_path / "clients.crt").write_bytes(Authority().certificate)
+    (tmp_path / "keys.json").write_text("{")
+    (tmp_path / "access.json").chmod(0o644)
+    (tmp_path / "access.json").write_text("{}")
+    (tmp_path / "crm.crt").unlink()
+    for _ in range(2):
+        done = plan_files(done.files, settings)
+        assert not done.renewed
+        assert done.needs_restart == ["serve.tls.client_ca"]
+        said = " ".join(done.failed)
+        assert all(name in said for name in ("server.crt", "keys.json", "access.json", ".ca:"))
+    new.write(tmp_path, "server")
+    (tmp_path / "keys.json").write_text(keys + " ")
+    (tmp_path / "access.json").unlink()
+    (tmp_path / "crm.crt").write_bytes(authority.certificate)
+    issue(tmp_path / "access.json", "three")
+    done = plan_files(done.files, settings)
+    assert sorted(done.renewed) == ["access.jwks", "access.tokens", *tls, "sources.crm.ca"]
+    assert done.needs_restart == [*(f"{name} (Flight)" for name in tls), "serve.tls.client_ca"]
+    assert not done.failed
+
+
+@pytest.mark.slow
+def test_a_certificate_that_cannot_be_used_is_an_error_of_the_reload(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    authority = Authority()
+    authority.sign("localhost").write(tmp_path, "server")
+    tls = '[serve.tls]\ncertificate = "server.crt"\nkey = "server.key"\n'
+    config = configure(tmp_path, rest() + tls + shop("kept", 1))
+    with Service(config, "--one-process"):
+        new = authority.sign("localhost")
+        (tmp_path / "server.crt").write_bytes(new.certificate)
+        for _ in range(2):
+            done = penstock(capsys, "reload", "--config", str(config))
+            assert done.code != 0
+            assert "server.crt" in done.err
+            assert "nothing has changed" not in done.out
+        new.write(tmp_path, "server")
+        done = penstock(capsys, "reload", "--config", str(config))
+        assert done.code == 0
+        assert "renewed: serve.tls.certificate, serve.tls.key" in done.out
+        assert "(Flight)" in done.out
+        done = penstock(capsys, "reload", "--config", str(config))
+        assert done.out.strip() == "nothing has changed"
 
 
 @contextmanager

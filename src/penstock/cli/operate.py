@@ -101,8 +101,12 @@ def reload(
     """Take over the changed configuration without a restart, as far as that can be (as SIGHUP).
 
     Sources that are new, gone or changed start, stop or restart alone. What needs a restart is
-    named. A file with an error changes nothing.
+    named, and so are files of settings that were renewed. A configuration with an error changes
+    nothing. It is an error where a changed file of a setting cannot be used: what was read before
+    is in force.
     """
+    from penstock.errors import RequestError
+
     answer = _ask(config, "reload")
     words = [
         f"{word}: {', '.join(answer[key])}"
@@ -111,11 +115,19 @@ def reload(
             ("removed", "removed"),
             ("restarted", "changed"),
             ("applied", "applied"),
+            ("renewed", "renewed"),
             ("needs a restart of `penstock run`", "needsRestart"),
         )
         if answer[key]
     ]
-    _tell(answer, "; ".join(words) or "nothing has changed", as_json=as_json)
+    failed: list[str] = answer["failed"]
+    if words or not failed or as_json:
+        _tell(answer, "; ".join(words) or "nothing has changed", as_json=as_json)
+    if failed:
+        raise RequestError(
+            f"{' '.join(failed)} What was read before is in force. Correct the files, and reload "
+            f"once more."
+        )
 
 
 def _ask(config: Any, name: str, **facts: Any) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from pydantic import BaseModel
 
 from penstock.cli.config import Settings, SourceSettings, load
 from penstock.cli.live import LIVE
+from penstock.cli.named_files import FilesPlan, files_of, plan_files
 from penstock.errors import ConfigError, RequestError
 
 logger = structlog.get_logger(__name__)
@@ -32,7 +33,12 @@ class Plan(Struct, frozen=True, kw_only=True, rename="camel"):
     applied: list[str]
     """Settings that are taken over at once, as `log.retention`."""
     needs_restart: list[str]
-    """Settings that keep their old value until `penstock run` is started anew."""
+    """Settings that keep their old value until `penstock run` is started anew, and those whose file
+    does."""
+    renewed: list[str] = []
+    """Settings whose file changed, and is taken over."""
+    failed: list[str] = []
+    """Why files that changed cannot be used: what was read before is in force. A sentence each."""
 
 
 def plan(before: Settings, after: Settings) -> Plan:
@@ -57,6 +63,18 @@ def plan(before: Settings, after: Settings) -> Plan:
         ],
         applied=applied,
         needs_restart=needs_restart,
+    )
+
+
+def with_files(found: Plan, files: FilesPlan) -> Plan:
+    """A plan with what becomes of files that changed. Sources that read one are begun anew."""
+    others = {*found.added, *found.removed, *found.changed}
+    return structs.replace(
+        found,
+        changed=[*found.changed, *sorted(files.sources - others)],
+        needs_restart=[*found.needs_restart, *files.needs_restart],
+        renewed=files.renewed,
+        failed=files.failed,
     )
 
 
@@ -90,6 +108,7 @@ class Reloader:
         self._turn = asyncio.Lock()
         # As it is written: the process's own may listen elsewhere, at what its command line said.
         self._current = _as_written(settings)
+        self._files = files_of(self._current)
 
     async def reload(self) -> Plan:
         """Read the file again, apply what differs, and have the other process do so too.
@@ -99,7 +118,8 @@ class Reloader:
         async with self._turn:
             try:
                 after = load(self._current.path, running=True)
-                found = plan(self._current, after)
+                named = await asyncio.to_thread(plan_files, self._files, after)
+                found = with_files(plan(self._current, after), named)
                 await self._apply(after, found)
             except ConfigError as error:
                 reason = str(error).replace("Nothing was started.", "").strip()
@@ -108,7 +128,10 @@ class Reloader:
                     f"{reason}"
                 ) from None
             self._current = keeping(self._current, after)
+            self._files = named.files
             logger.info("configuration taken over", **to_builtins(found))
+            for sentence in found.failed:
+                logger.error("a changed file is not used", reason=sentence)
             if found.needs_restart:
                 logger.warning(
                     "settings keep their old values until a restart", settings=found.needs_restart

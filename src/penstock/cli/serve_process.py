@@ -33,6 +33,7 @@ from penstock.serve.pipelines import PipelineBook
 from penstock.serve.zero.service import ZeroService
 from penstock.state.keeper import StateKeeper, StateLog
 from penstock.subscribe.scope import EVERYTHING
+from penstock.telemetry import FILES_UNUSED
 
 logger = structlog.get_logger(__name__)
 
@@ -56,7 +57,9 @@ def renewed(server: HttpServer, tls: TlsConfig | None) -> None:
     assert tls is not None
     try:
         server.renew(tls)
+        FILES_UNUSED.labels("serve.tls").set(0)
     except ConfigError as error:
+        FILES_UNUSED.labels("serve.tls").set(1)
         logger.error("the changed certificate is not used", reason=str(error))  # noqa: TRY400
 
 

@@ -61,7 +61,7 @@ class Keys:
         self._looked_at = clock()
         self._seen = _stamp(path)
         self._failure = ""
-        self._keys = _read(path)
+        self._keys = read_keys(path)
         if not self._keys:
             raise _useless(path)
         FILES_UNUSED.labels(SETTING).set(0)
@@ -81,7 +81,7 @@ class Keys:
             if stamp == self._seen:
                 return
             try:
-                self._keys = _read(self._path)
+                self._keys = read_keys(self._path)
             except ConfigError as error:
                 # Looked at again all the same: who may read a file is no part of its stamp.
                 if self._failure != str(error):
@@ -178,7 +178,7 @@ def _useless(path: Path) -> ConfigError:
     )
 
 
-def _read(path: Path) -> dict[str, tuple[_Key, ...]]:
+def read_keys(path: Path) -> dict[str, tuple[_Key, ...]]:
     """The keys that are of use. Raises ConfigError for what is no key set."""
     try:
         import jwt

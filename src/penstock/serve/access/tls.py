@@ -15,6 +15,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from penstock.errors import ConfigError
 from penstock.serve.access.config import TlsConfig
+from penstock.telemetry import FILES_UNUSED
 
 log = structlog.get_logger(__name__)
 
@@ -82,9 +83,11 @@ def grpc_credentials(tls: TlsConfig) -> grpc.ServerCredentials:
                 return None
             http_context(tls)
         except ConfigError as error:
+            FILES_UNUSED.labels("serve.tls").set(1)
             log.error("the changed certificate is not used", reason=str(error))  # noqa: TRY400
             return None
         seen = found
+        FILES_UNUSED.labels("serve.tls").set(0)
         return configuration(found)
 
     made: grpc.ServerCredentials = untyped.dynamic_ssl_server_credentials(
