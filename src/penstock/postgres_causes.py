@@ -66,6 +66,12 @@ _CONNECTING: Final = (
         "Set certificate and key to what its authority has signed.",
     ),
     _refused(
+        r"SSL error: .*alert (unknown ca|certificate required|bad certificate"
+        r"|certificate (expired|revoked|unknown)|handshake failure)",
+        "{where} refuses our certificate, or that there is none ({said})",
+        "Set certificate and key to what its authority has signed.",
+    ),
+    _refused(
         "no password supplied",
         "{where} asks for a password of {user}, and there is none",
         "Give uri the password.",
@@ -98,13 +104,22 @@ _CONNECTING: Final = (
         "Correct the database in uri, or as an administrator, run: CREATE DATABASE {database}",
     ),
     _refused(
+        r"is not currently accepting connections|cannot connect to invalid database",
+        "the database {database} at {where} takes no connections",
+        "Correct the database in uri, or as an administrator, run: "
+        "ALTER DATABASE {database} ALLOW_CONNECTIONS true",
+    ),
+    _refused(
         'role ".*" does not exist',
         "there is no role {user} at {where}",
         "Correct the user in uri, or as an administrator, run: "
         "CREATE ROLE {user} LOGIN PASSWORD '...'",
     ),
     _refused(
-        r"could not load|could not read root certificate file|does not exist"
+        r"could not load|could not (read|open) (root )?certificate file|does not exist"
+        r"|certificate present, but not private key file"
+        r"|has group or world access|must be owned by|is not a regular file"
+        r"|invalid value for parameter|unrecognized configuration parameter"
         r"|invalid connection option|invalid (integer value|port number)"
         r'|invalid "?\w+"? value(?=: ")'
         r"|could not match \d+ (port numbers|host names)|could not parse network address"
@@ -138,7 +153,7 @@ _CONNECTING: Final = (
         "Raise max_connections, or the role's CONNECTION LIMIT, if this stays.",
     ),
     _away(
-        "starting up|shutting down|in recovery mode|not (yet )?accepting connections",
+        "starting up|shutting down|in recovery mode|not yet accepting connections",
         "{where} starts, stops or recovers",
         "Wait, and see that the server is well if this stays.",
     ),

@@ -298,8 +298,17 @@ async def test_a_certificate_that_does_not_fit_and_tls_on_one_side_are_told(
     async with source(late, **options) as opened:
         with pytest.raises(SourceUnavailableError, match="a certificate that is not trusted"):
             await anext(opened.changes(position=None))
-        renewed.write_bytes(authority.certificate)
-        assert (await anext(opened.changes(position=None))).source == "shop"
+        for _ in range(3):
+            renewed.write_bytes(authority.certificate + b"\n")
+            assert (await anext(opened.changes(position=None))).source == "shop"
+            for content in (None, b"", b"no certificate"):  # as while it is being renewed
+                renewed.unlink() if content is None else renewed.write_bytes(content)
+                assert (await anext(opened.changes(position=None))).source == "shop"
+    for content in (None, b""):
+        renewed.unlink() if content is None else renewed.write_bytes(content)
+        async with source(late, **options) as opened:
+            with pytest.raises(SourceUnavailableError, match=r"a file of TLS .* cannot be used"):
+                await anext(opened.changes(position=None))
     assert (await doctor("shop", config(trusted)))[0].detail == "reached rs0"
     plain = await unreached(uri("127.0.0.1", ""), **options)
     assert f"127.0.0.1:{port} closes the connection at once" in plain

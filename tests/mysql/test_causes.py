@@ -164,7 +164,10 @@ async def test_tls_that_is_not_there_or_not_trusted_is_said_to_be(
     strange = await refused(mysql, tls="verify")
     assert f"certificate of 127.0.0.1:{mysql.port} is not trusted (self-signed" in str(strange)
     assert "Set ca to the authority" in str(strange)
-    assert isinstance(strange, SourceUnavailableError)  # files are renewed
+    missing = await refused(mysql, tls="verify", ca="/no/ca")
+    assert "ca, certificate or key cannot be used (No such file or directory)" in str(missing)
+    for one in (strange, missing):  # files are renewed
+        assert isinstance(one, SourceUnavailableError)
 
 
 async def test_a_way_to_log_in_that_lacks_its_package_is_said_to(mariadb: SqlServer) -> None:

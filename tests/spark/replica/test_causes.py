@@ -44,7 +44,11 @@ def server() -> Iterator[PostgresServer]:
         server.execute(
             *(f"CREATE ROLE {name} PASSWORD '{PASSWORD}' {more}" for name, more in ROLES.items())
         )
-        server.execute("CREATE DATABASE closed", "REVOKE CONNECT ON DATABASE closed FROM PUBLIC")
+        server.execute(
+            "CREATE DATABASE shut ALLOW_CONNECTIONS false",
+            "CREATE DATABASE closed",
+            "REVOKE CONNECT ON DATABASE closed FROM PUBLIC",
+        )
         yield server
 
 
@@ -86,6 +90,13 @@ def told(server: PostgresServer) -> Told:
         (f"outside:{PASSWORD}", "postgres", "takes no connection of outside", "Add a line"),
         (f"unused:{PASSWORD}", "postgres", "unused may not log in", 'ALTER ROLE "unused" LOGIN'),
         (f"cdc:{PASSWORD}", "closed", "may not connect to", 'ON DATABASE "closed" TO "cdc"'),
+        (f"cdc:{PASSWORD}", "shut", "takes no connections", '"shut" ALLOW_CONNECTIONS true'),
+        (
+            f"cdc:{PASSWORD}",
+            "postgres?options=-c%20work_mem%3Dx",
+            "(invalid value for parameter)",
+            "the pipeline's uri",
+        ),
         (f"cdc:{PASSWORD}", "absent", "no database absent", 'CREATE DATABASE "absent"'),
     ],
 )

@@ -84,6 +84,17 @@ def test_postgresql(files: Files, start_postgres: Any) -> None:
     server.execute(f"CREATE ROLE cdc SUPERUSER LOGIN PASSWORD '{PASSWORD}'")
     uri = server.create("replica").replace("postgres@", f"cdc:{PASSWORD}@")
     speaks_tls(uri, files, "certificate verify failed")
+    ours: dict[str, Any] = {"tls": "verify", "ca": files.ca, "key": files.key}
+    for certificate, mode, what in (
+        (files.certificate, 0o644, "has group or world access"),
+        (files.key, 0o600, "could not read certificate file"),
+        (files.certificate, None, "certificate present, but not private key"),
+    ):
+        if mode is None:
+            ours["key"] = files.ca.with_name("missing.key")
+        else:
+            files.key.chmod(mode)
+        refused(config_at(uri, certificate=certificate, **ours), DestinationError, what)
 
 
 def test_a_postgresql_without_tls_is_refused(postgres: PostgresServer, files: Files) -> None:

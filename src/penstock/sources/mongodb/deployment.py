@@ -8,7 +8,7 @@ from pymongo import AsyncMongoClient
 from pymongo.errors import OperationFailure, PyMongoError
 from pymongo.monitoring import ServerHeartbeatListener
 
-from penstock.errors import ConfigError
+from penstock.errors import ConfigError, SourceUnavailableError
 from penstock.mongo_causes import granting
 from penstock.sources.mongodb.config import MongoSourceConfig
 from penstock.sources.mongodb.positions import Server
@@ -49,7 +49,8 @@ def connect(
 ) -> Client:
     """A client; it connects at its first use, and belongs to the event loop of that use.
 
-    Raises ConfigError for a connection string that is none.
+    Raises ConfigError for a connection string that is none, and SourceUnavailableError for files
+    of TLS that cannot be used now: they are renewed.
     """
     try:
         return AsyncMongoClient(
@@ -59,7 +60,15 @@ def connect(
             serverSelectionTimeoutMS=int(config.deadline_seconds * 1000),
             connectTimeoutMS=int(config.deadline_seconds * 1000),
         )
-    except (PyMongoError, ValueError, TypeError) as error:
+    except (PyMongoError, ValueError, TypeError, OSError) as error:
+        of_file = error if isinstance(error, OSError) else error.__cause__
+        if isinstance(of_file, OSError):  # as ssl.SSLError is
+            why = getattr(of_file, "reason", None) or of_file.strerror or type(of_file).__name__
+            raise SourceUnavailableError(
+                f"{source}: a file of TLS that uri names cannot be used ({why}). Nothing was "
+                f"skipped; capture tries again by itself, with the files as they are then. "
+                f"Correct tlsCAFile or tlsCertificateKeyFile."
+            ) from None
         # Without its cause: the driver's message quotes the string, and that holds a password.
         raise ConfigError(
             f"{source}: the connection string is not usable ({type(error).__name__}). Nothing was "

@@ -95,8 +95,9 @@ class MongoSource:
         self._letters = 0
         self._client: Client | None = None
         self._files: list[tuple[int, int, int] | None] = []
-        """Of TLS, as they were when the client read them: it never does again."""
-        self._outdated: list[tuple[Client, Heartbeats]] = []
+        """Of TLS, as they were when the client read them."""
+        self._outdated: tuple[Client, Heartbeats] | None = None
+        """The client before, which a call of the session before may still use."""
         self._heartbeats = Heartbeats()
         self._loop: asyncio.AbstractEventLoop | None = None
 
@@ -108,7 +109,7 @@ class MongoSource:
         """
         known = None if position is None else parse_position(position)
         try:
-            client = await self._connected()
+            client = await self._renewed()
             async with asyncio.timeout(3 * self._patience.seconds):
                 deployment = await self._identified(client, known)
                 await require_before_images(client, self.name, self.config)
@@ -214,11 +215,11 @@ class MongoSource:
     async def close(self) -> None:
         """Close the connections; harmless when there are none."""
         client, self._client = self._client, None
-        outdated, self._outdated = self._outdated, []
+        outdated, self._outdated = self._outdated, None
+        if outdated is not None:
+            await close(*outdated)
         if client is not None:
-            outdated.append((client, self._heartbeats))
-        for one, heartbeats in outdated:
-            await close(one, heartbeats)
+            await close(client, self._heartbeats)
 
     async def read_chunk(self, collection: str, *, after_key: bytes | None, limit: int) -> Chunk:
         """Up to `limit` documents of `database.collection` that follow `after_key`, by `_id`.
@@ -335,15 +336,34 @@ class MongoSource:
 
     async def _connected(self) -> Client:
         loop = asyncio.get_running_loop()
-        files = [stamp(Path(file)) for file in self.config.address.files]
-        if self._client is None or self._loop is not loop or self._files != files:
-            if self._client is not None and self._loop is loop:
-                self._outdated.append((self._client, self._heartbeats))  # others may be using it
-            self._files = files
-            self._heartbeats = Heartbeats()
-            self._client = connect(self.name, self.config, [self._heartbeats])
-            self._loop = loop
+        if self._client is None or self._loop is not loop:
+            self._files = self._stamps()
+            heartbeats = Heartbeats()
+            self._client = connect(self.name, self.config, [heartbeats])
+            self._heartbeats, self._loop = heartbeats, loop
         return self._client
+
+    async def _renewed(self) -> Client:
+        """The client of a new session: another one where files of TLS are others now, which a
+        client reads once. Where those cannot be used, the old one stays in force."""
+        client, files = await self._connected(), self._stamps()
+        if files == self._files:
+            return client
+        self._files = files
+        heartbeats = Heartbeats()
+        try:
+            renewed = connect(self.name, self.config, [heartbeats])
+        except SourceUnavailableError as error:
+            logger.warning("files of TLS are not taken over", source=self.name, why=str(error))
+            return client
+        outdated, self._outdated = self._outdated, (client, self._heartbeats)
+        self._client, self._heartbeats = renewed, heartbeats
+        if outdated is not None:
+            await close(*outdated)
+        return renewed
+
+    def _stamps(self) -> list[tuple[int, int, int] | None]:
+        return [stamp(Path(file)) for file in self.config.address.files]
 
     def _session(self, client: Client, deployment: Deployment, position: MongoPosition) -> Session:
         return Session(

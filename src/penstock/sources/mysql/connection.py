@@ -159,16 +159,12 @@ def _tls(source: str, config: MysqlSourceConfig) -> ssl.SSLContext | None:
         context = ssl.create_default_context(cafile=config.ca)
         if config.certificate is not None:
             context.load_cert_chain(config.certificate, config.key)
-    except ssl.SSLError as error:  # as while they are being renewed, one after the other
+    except OSError as error:  # as ssl.SSLError is; also while they are renewed, one by one
+        why = getattr(error, "reason", None) or error.strerror or type(error).__name__
         raise SourceUnavailableError(
-            f"{source}: ca, certificate or key cannot be used ({error.reason}). Nothing was "
-            f"skipped; capture tries again by itself, with the files as they are then. Correct "
-            f"them."
-        ) from error
-    except OSError as error:
-        raise ConfigError(
-            f"{source}: ca, certificate or key cannot be used ({error.strerror or error}). Nothing "
-            f"was captured. Correct their paths."
+            f"{source}: ca, certificate or key cannot be used ({why}). Nothing was skipped; "
+            f"capture tries again by itself, with the files as they are then. Correct them, or "
+            f"their paths."
         ) from error
     if config.tls == "unverified":
         context.check_hostname = False

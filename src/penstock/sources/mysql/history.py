@@ -101,7 +101,8 @@ def lost(
             raise SourceUnavailableError(
                 f"{source}: {server} answers, a replica that does not have the transaction "
                 f"{strange} yet. Nothing was mixed; capture goes on by itself once it has that. "
-                f"Wait for it, or see why it does not apply what it replicates."
+                f"Wait for it, or see why it does not apply what it replicates. If it never will, "
+                f"for the server that had it is lost, give it a source name of its own."
             )
         if not same:
             raise SourceChangedError(

@@ -35,7 +35,9 @@ class Making:
         if left:
             said = str(error).replace("Nothing was changed", "No row was changed")
             raise AuditError(
-                f"{said} What was made before that is still there: {', '.join(left)}. Remove it."
+                f"{said or 'The restore was interrupted.'} What was made before that is still "
+                f"there: {', '.join(left)}. Where it has rows, they are what was restored. Look at "
+                f"it, and remove it if it is not wanted."
             ) from error
         if made and isinstance(error, AuditError):
             raise AuditError(f"{error} What was made for it is gone again: {', '.join(made)}.")
