@@ -105,6 +105,11 @@ async def test_columns_whose_values_differ_in_shape_are_told_with_the_first_rows
         run(db, "INSERT INTO a (id) VALUES (3)")
     again = await caught_up(mysql, source, Story(last))
     assert [json.loads(bytes(event.description))["varying"] for event in again.shapes] == [varying]
+    ranged, place = source_of(mysql, **options), str(again.position)
+    (part,) = (await ranged.ranges(mysql_database, "a", rows=10, position=place)).ranges
+    read = await ranged.read_range(part, position=place)
+    await ranged.close()
+    assert (len(read.events), read.varying) == (3, varying)
     copied = await follow(source_of(mysql, **options, start="snapshot"), Story(), completed)
     operations = [event.operation for event in copied.events]
     assert operations == ["snapshot_started", "columns", *["insert"] * 3, "snapshot_completed"]

@@ -10,6 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from deltalake import DeltaTable
 
 from penstock.client.retry import Backoff, Retry
 from penstock.errors import (
@@ -33,6 +34,7 @@ from penstock.spark.progress import LoadProgress
 from penstock.spark.table.arrow import compute
 from penstock.spark.table.batch import BatchWriter
 from penstock.spark.table.chunk import Collected, reduce_entries
+from penstock.spark.table.kinds import Kind, kind_of_column
 from penstock.spark.table.standing import StandingTable
 from tests.flight.blocks import BlockLog
 from tests.spark.tables import LOG_ID, change, pipeline, put, rejects_of, rows_of, schema_event
@@ -53,6 +55,8 @@ class Source:
         """Keys of rows that have no exact form."""
         self.missing: set[str] = set()
         """Collections that are not there."""
+        self.varying: dict[str, str] = {}
+        """As `RangeRows.varying`."""
 
     def require_readable(self) -> None:
         """It is."""
@@ -80,7 +84,9 @@ class Source:
             row = InexactRow(**named, key=f'{{"_id":{key}}}', reason="a double as a key")
             return RangeRows(events=(), inexact=(row,), rest=None, read_at=str(self.time))
         events = [put(key, n=self.rows[key])] if key in self.rows else []
-        return RangeRows(events=tuple(events), rest=None, read_at=str(self.time))
+        return RangeRows(
+            events=tuple(events), rest=None, read_at=str(self.time), varying=self.varying
+        )
 
     def has_told(self, position: str, read_at: str) -> bool:
         return int(position) > int(read_at)
@@ -247,6 +253,15 @@ def test_what_changes_between_the_read_and_the_write_is_left_to_the_stream(world
     world.step()
     world.until(lambda: len(world.parts(READ)) == 3)
     assert world.table() == {key(2): 21, key(3): 30}
+
+
+@pytest.mark.slow
+def test_a_column_that_is_loaded_has_the_kind_that_the_source_declares(world: World) -> None:
+    """Whatever its first value happens to be."""
+    world.source.varying = {"n": "json"}
+    world.until(lambda: len(world.table()) == 3)
+    schema: Any = DeltaTable(f"{world.path}/orders").schema().to_arrow()
+    assert kind_of_column(pa.field(schema.field("n"))) is Kind.JSON
 
 
 @pytest.mark.slow
