@@ -5,10 +5,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from penstock.errors import RejectsError
+from penstock.errors import PipelineError, RejectsError
 from penstock.serve.flight import FlightServer
 from penstock.spark.config import AuditPipelineConfig
-from penstock.spark.rejected import Counted, everything, too_many
+from penstock.spark.progress import PipelineProgress
+from penstock.spark.rejected import Counted, too_many, with_rejected
 from penstock.spark.run import run_pipeline
 from tests.flight.blocks import BlockLog
 from tests.spark.tables import pipeline, put, rejects_of, rows_of
@@ -45,13 +46,31 @@ def test_what_has_no_rejects_of_its_own_goes_on() -> None:
 
 
 def test_a_run_of_which_nothing_was_written_says_so_and_one_without_changes_does_not() -> None:
-    assert everything("p", rejected=0, rows=0) is None
-    assert everything("p", rejected=3, rows=1) is None
-    found = everything("p", rejected=1200, rows=0)
-    assert isinstance(found, RejectsError)
-    assert found.exit_code == 7
-    assert "rejected 1,200 changes: all that came" in str(found)
-    assert Counted() == Counted(rows=0, rejected=0)
+    runs = {name: Counted() for name in ("idle", "some", "all", "failed")}
+    for name, rejected, rows in (
+        ("some", 3, 0),
+        ("some", 0, 1),
+        ("all", 1000, 0),
+        ("all", 200, 0),
+        ("failed", 5, 0),
+    ):
+        runs[name].count(
+            PipelineProgress(
+                pipeline=name,
+                batch_id=0,
+                entries=rejected + rows,
+                rows=rows,
+                rejected=rejected,
+                sequence=1,
+                seconds=1.0,
+            )
+        )
+    failed = PipelineError("why")
+    found = with_rejected({"failed": failed}, runs)
+    assert {*found} == {"all", "failed"}
+    assert found["failed"] is failed, "what stopped it counts"
+    assert found["all"].exit_code == 7
+    assert "rejected 1,200 changes: all that came" in str(found["all"])
 
 
 def test_a_run_stops_behind_the_batch_and_goes_on_there_when_it_is_started_again(

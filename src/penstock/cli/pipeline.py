@@ -79,7 +79,7 @@ def run(
         from penstock.spark.many import run_pipelines
         from penstock.spark.progress import PipelineProgress, RunBegan, RunFact
         from penstock.spark.raised import LOST
-        from penstock.spark.rejected import Counted, everything
+        from penstock.spark.rejected import Counted, with_rejected
         from penstock.spark.session import local_session
     except ImportError as error:
         raise missing_extra("a pipeline", "spark,java", error) from error
@@ -147,10 +147,7 @@ def run(
             finally:
                 with suppress(*LOST):  # it has stopped with its JVM
                     spark.stop()
-    for name, counted in written.items():
-        nothing = everything(name, rejected=counted.rejected, rows=counted.rows)
-        if nothing is not None:
-            errors.setdefault(name, nothing)
+    errors = with_rejected(errors, written)
     if len(chosen) == 1:
         for failed in errors.values():
             raise failed

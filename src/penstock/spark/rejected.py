@@ -1,8 +1,9 @@
 """Whether so many changes were rejected that a pipeline is to stop. Pure."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from penstock.errors import RejectsError
+from penstock.errors import PenstockError, RejectsError
 from penstock.spark.config import ReadingConfig, SteppedPipelineConfig
 from penstock.spark.progress import PipelineProgress
 
@@ -41,9 +42,16 @@ class Counted:
         self.rejected += batch.rejected
 
 
-def everything(pipeline: str, *, rejected: int, rows: int) -> RejectsError | None:
-    """The error that a run ends with of which nothing came to the destination but rejects."""
-    if not rejected or rows:
-        return None
-    what = f"this run has written no row, and rejected {rejected:,} changes: all that came"
-    return RejectsError(pipeline=pipeline, what=what)
+def with_rejected(
+    errors: Mapping[str, PenstockError], runs: Mapping[str, Counted]
+) -> dict[str, PenstockError]:
+    """The errors of runs by pipeline, and one for each other run of which nothing came to the
+    destination but rejects."""
+    found: dict[str, PenstockError] = dict(errors)
+    for pipeline, run in runs.items():
+        if run.rejected and not run.rows:
+            what = f"this run has written no row, and rejected {run.rejected:,} changes"
+            found.setdefault(
+                pipeline, RejectsError(pipeline=pipeline, what=f"{what}: all that came")
+            )
+    return found
