@@ -34,7 +34,7 @@ def test_a_column_with_a_dot_in_its_name_is_no_path() -> None:
 
 
 def test_a_tenant_is_not_that_of_a_column_that_reads_like_its_path() -> None:
-    rule = TenantRule(field="address.city", otherwise="nobody")
+    rule = TenantRule.model_validate({"field": "address.city", "otherwise": "nobody"})
     teller = Teller("db", tenant=rule)
     place = Place(identity="i", watermark="w", millis=0, transaction="t")
     sent = Row(CELLS | {"address": b'{"city":"Bonn"}'}, unchanged=("more",))
