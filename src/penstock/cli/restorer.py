@@ -186,15 +186,17 @@ class Restorer:
     def _model(self, table: Table) -> ServerTable | None:
         """The table that is there, if it is what it was at the place."""
         db, tbl = table.name
-        # Another table takes its name only once a statement has taken it from this one.
+        of_table = {"op": "ddl", "meta.db": db, "meta.tbl": {"$in": [tbl, ""]}}
+        shape = self._trail.records.find_one(
+            {**of_table, "at": {"$lte": self._place.at}, "schema": {"$exists": True}},
+            {"schema": 1},
+            sort=[("at", -1)],
+        )
+        # Another table takes its name only once a statement has taken it from this one; its columns
+        # are told again by each session.
+        other = {} if shape is None else {"schema": {"$ne": shape["schema"]}}
         altered = self._trail.records.find_one(
-            {
-                "op": "ddl",
-                "at": {"$gt": self._place.at},
-                "meta.db": db,
-                "meta.tbl": {"$in": [tbl, ""]},
-            },
-            {"at": 1},
+            {**of_table, **other, "at": {"$gt": self._place.at}}, {"at": 1}
         )
         return self._server.facts(table.name) if altered is None else None
 
