@@ -116,6 +116,14 @@ async def test_columns_whose_values_differ_in_shape_are_told_with_the_first_rows
     (columns,) = [event for event in copied.system if event.operation == "columns"]
     assert columns.collection == "a"
     assert json.loads(bytes(columns.description))["varying"] == varying
+    all_masked = {"mask": {f"{mysql_database}.a.{name}": "****" for name in "jmt"}}
+    source = source_of(mysql, include=[f"{mysql_database}.*"], columns=all_masked)
+    story = await follow(source, Story(), lambda _: True)
+    with mysql.connect(database=mysql_database) as db:
+        run(db, "ALTER TABLE a ADD n INT", "INSERT INTO a (id) VALUES (4)")
+    await caught_up(mysql, source, story)
+    (told,) = [json.loads(bytes(event.description)) for event in story.shapes]
+    assert told["varying"] == {}, "a declared type says nothing of what a rule made of the values"
 
 
 async def test_json_that_looks_like_a_wrapper_stops_a_copy_too(

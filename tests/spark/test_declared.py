@@ -109,7 +109,44 @@ def test_two_declarations_of_one_field_are_json_which_holds_both() -> None:
 def test_types_that_are_not_known_here_and_other_events_declare_nothing() -> None:
     assert kinds_of({"a": "xml", "b": "json"}) == {"b": Kind.JSON}
     assert declared(schema_event("create"), schema_event("modify", columns=[])) == {}
+    assert declared(schema_event("create", columns="?"), schema_event("modify", columns=[1])) == {}
     assert declared(schema_event("modify", collection="lines", varying={"v": "json"})) == {}
+
+
+LISTED = [
+    {"name": "id", "type": "int"},
+    {"name": "j", "type": "json", "nullable": True},
+    {"name": "t", "type": "timestamp(6)"},
+    {"name": "u", "type": "timestamp"},
+    {"name": "d", "type": "datetime(6)"},
+]
+MAPPED = {"id": "int4", "j": "jsonb", "k": "JSON", "t": "timestamp", "l": "json[]"}
+
+
+def test_columns_declare_where_nothing_is_said_of_varying_ones() -> None:
+    """As earlier versions told them, by list (MySQL) and by name (Zero's sources)."""
+    instants = {"t": Kind.TIMESTAMP, "u": Kind.TIMESTAMP}
+    for word in ("create", "modify"):
+        assert declared(schema_event(word, columns=LISTED)) == {"j": Kind.JSON, **instants}
+        assert declared(schema_event(word, columns=MAPPED)) == {"j": Kind.JSON, "k": Kind.JSON}
+    nothing: dict[str, str] = {}
+    assert declared(schema_event("modify", columns=LISTED, varying=nothing)) == {}, "masked"
+
+
+@pytest.mark.parametrize("to", ["table", "history"])
+def test_a_log_of_an_earlier_version_declares_by_its_columns(to: str, tmp_path: Path) -> None:
+    config = (history if to == "history" else pipeline)(tmp_path / "t")
+    entries = Entries()
+    entries.commit(put(1, j="red"), schema_event("modify", columns=LISTED))
+    entries.commit(put(2, j={"a": 1}))
+    assert apply(entries.table(), config).rejected == 0
+    assert kind(tmp_path / "t", "j") == "json"
+
+
+def test_flattening_all_leaves_declared_what_has_no_fields_of_its_own() -> None:
+    steps = (TransformConfig.model_validate({"flatten": True}),)
+    said = columns_of(j="json", t="timestamp")
+    assert declared(said, steps=steps) == {"t": Kind.TIMESTAMP}
 
 
 @pytest.mark.parametrize(

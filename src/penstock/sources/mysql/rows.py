@@ -291,6 +291,9 @@ def compile_table(
         if ruled is None or not ruled.changes((name,))
     )
     shape = {"schemaVersion": version, **described(table, charsets, told.values())}
+    if varying((name, table.columns[i].type) for i, name in told.items()):
+        # Also where rules change them all, for then their declared types say nothing of values.
+        shape["varying"] = varies
     whole = (1 << len(table.columns)) - 1
     if ruled is None:
         bare, apply = reader(whole), as_it_is
@@ -299,7 +302,7 @@ def compile_table(
     return CompiledTable(
         *(table, (table.database, table.name), reader(whole), bare, apply, key, told, reader),
         version=version,
-        shape={**shape, "varying": varies} if varies else shape,
+        shape=shape,
         varying=varies,
         keyed=keyed(*([mapped(table.columns[i]) for i in which] for which in (table.key, told))),
         heads=_heads(len(table.columns)),

@@ -25,11 +25,39 @@ Declared = Mapping[str, Kind]
 
 _KINDS: Final = {"json": Kind.JSON, "timestamp": Kind.TIMESTAMP}
 """By the type that events say in `varying`."""
+_JSON: Final = frozenset({"json", "jsonb"})
+"""In the words of Zero's sources."""
 
 
 def kinds_of(varying: Mapping[str, str]) -> dict[str, Kind]:
     """The kinds of columns of these types; a type that is not known here declares nothing."""
     return {field: _KINDS[said] for field, said in varying.items() if said in _KINDS}
+
+
+def _said_by(description: Mapping[str, Any]) -> dict[str, Kind]:
+    """What an event declares: by `varying`, or, where it has none, by all `columns` it tells.
+
+    Sources that know of `varying` say it wherever one of the columns is of such a type. Others list
+    columns by name and type, or map them to types, as Zero's, of which only JSON differs in shape.
+    """
+    varying = description.get("varying")
+    if isinstance(varying, Mapping):
+        return kinds_of(varying)
+    match description.get("columns"):
+        case Mapping() as columns:
+            types = {name: str(said).lower() for name, said in columns.items()}
+            return kinds_of({name: "json" for name, said in types.items() if said in _JSON})
+        case list() as columns:
+            listed = [one for one in columns if isinstance(one, Mapping)]
+            return kinds_of(
+                {
+                    str(one["name"]): str(one["type"]).partition("(")[0]
+                    for one in listed
+                    if "name" in one and "type" in one
+                }
+            )
+        case _:
+            return {}
 
 
 def declared_by(
@@ -44,8 +72,8 @@ def declared_by(
     """
     found: dict[str, Kind] = {}
     for control in controls:
-        if control.collection == collection and (said := control.description.get("varying")):
-            for field, kind in behind(steps, kinds_of(said)).items():
+        if control.collection == collection:
+            for field, kind in behind(steps, _said_by(control.description)).items():
                 found[field] = kind if found.get(field, kind) is kind else Kind.JSON
     return found
 
@@ -66,7 +94,11 @@ def behind(
             case "sql" | "function":
                 return {}
             case _:
-                flattened = step.flatten if isinstance(step.flatten, tuple) else tuple(left)
+                flattened = (
+                    step.flatten
+                    if isinstance(step.flatten, tuple)
+                    else tuple(field for field, kind in left.items() if kind is Kind.JSON)
+                )
                 changed = {
                     "drop": step.drop,
                     "cast": tuple(step.cast),
