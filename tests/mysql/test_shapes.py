@@ -14,7 +14,15 @@ from penstock.sources.mysql.losses import loss_of
 from penstock.sources.mysql.positions import MysqlPosition, Server, parse_position
 from penstock.sources.mysql.scope import Scope
 from penstock.sources.mysql.shapes import KEPT_MAX, Shape, Shapes
-from penstock.sources.mysql.statements import Created
+from penstock.sources.mysql.statements import (
+    Created,
+    DatabaseDropped,
+    Dropped,
+    Effect,
+    Name,
+    Renamed,
+    Unclear,
+)
 from penstock.testing.servers import MariaDbServer
 from tests.mysql.support import Story, caught_up, run, source_of
 from tests.telling import follow
@@ -189,6 +197,51 @@ def test_a_position_keeps_what_it_must_and_no_more() -> None:
     shapes.committed()
     assert shapes.virtual(table) == frozenset("v")
     assert not shapes.met(table, 0)
+
+
+ORDERS, GHOST, OLD = ("shop", "orders"), ("shop", "_orders_gho"), ("shop", "_orders_del")
+
+
+@pytest.mark.parametrize(
+    "effects",
+    [
+        [Renamed(ORDERS, OLD), Renamed(GHOST, ORDERS)],
+        [Renamed(GHOST, ORDERS)],
+        [Dropped(ORDERS)],
+        [DatabaseDropped("shop")],
+        [Unclear()],
+        [None],
+    ],
+)
+def test_varying_columns_are_told_anew_of_a_table_that_took_the_name(
+    effects: list[Effect | None],
+) -> None:
+    """gh-ost and pt-online-schema-change swap tables: those columns were told of another name."""
+    shapes, other = Shapes(), ("else", "orders")
+    for table in (ORDERS, GHOST, other):
+        assert shapes.met(table, 0, varying=True)
+    shapes.committed()
+    assert not shapes.met(ORDERS, 0, varying=True)
+    for effect in effects:
+        if effect is None:
+            shapes.forget(ORDERS)
+        else:
+            shapes.alter(effect, {})
+    assert shapes.met(ORDERS, 0, varying=True)
+    shapes.committed()
+    assert not shapes.met(ORDERS, 0, varying=True), "once"
+    assert shapes.met(other, 0, varying=True) == (Unclear() in effects)
+
+
+@pytest.mark.parametrize("to", [ORDERS, OLD])
+def test_a_renamed_table_is_told_by_its_new_name(to: Name) -> None:
+    shapes = Shapes()
+    for table in (GHOST, to):
+        assert shapes.met(table, 0, varying=True)
+    shapes.committed()
+    shapes.alter(Renamed(GHOST, to), {})
+    for table in (GHOST, to):
+        assert shapes.met(table, 0, varying=True)
 
 
 def test_a_position_from_before_shapes_were_kept_is_read() -> None:

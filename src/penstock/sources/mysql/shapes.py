@@ -93,6 +93,7 @@ class Shapes:
     def forget(self, table: Name) -> None:
         """It is not known any more whether a table is there, nor what its rows are."""
         self._drop(table)
+        self._varying.discard(table)
         self.unkeyed(table)
 
     def virtual(self, table: Name) -> Virtual | None:
@@ -201,6 +202,7 @@ class Shapes:
                 known = table in self._known
                 self._drop(table)
                 self._drop(to)
+                self._varying -= {table, to}  # told by another name, or of another table
                 if known:
                     self._put(to, virtual, untold=untold)
                 elif virtual is not None:
@@ -213,12 +215,14 @@ class Shapes:
                 for table in {*self._known, *self._plain}:
                     if table[0] == database:
                         self._drop(table)
+                self._varying = {one for one in self._varying if one[0] != database}
                 for table in [one for one in self._keys if one[0] == database]:
                     self.unkeyed(table)
             case statements.Unclear():
                 self._known.clear()
                 self._keys.clear()
                 self._plain.clear()
+                self._varying.clear()
                 self._kept = None
             case _:
                 pass  # rows only
