@@ -325,6 +325,10 @@ def test_tidying_is_due_once_for_each_multiple_that_commits_have_passed() -> Non
     assert not due(range(3, 3), 3)
 
 
+def no_leftovers() -> int:
+    raise OSError
+
+
 def test_tidying_that_fails_is_said_and_stops_nobody(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -346,7 +350,13 @@ def test_tidying_that_fails_is_said_and_stops_nobody(
     assert found.deleted == len(files - parquet_in(tmp_path / "t")) + 5 > 5, "the rest is done"
     assert len(rows_of(tmp_path / "t")) == 1
     assert untidied("fails") == 1
+    tidy("fails", config, Table(config.path), compact=False, leftovers=lambda: 0)
+    assert untidied("fails") == 1, "what failed was not done yet"
+    tidy("fails", config, Table(config.path), leftovers=no_leftovers)
+    assert untidied("fails") == 1, "joined by now, and another step failed"
     tidy("fails", config, Table(config.path))
+    assert untidied("fails") == 1
+    tidy("fails", config, Table(config.path), leftovers=lambda: 0)
     assert untidied("fails") == 0
 
 

@@ -30,8 +30,8 @@ _VACUUM_SECONDS: Final = 86_400.0
 """Delta's own setting, delta.deletedFileRetentionDuration, is a week."""
 _VACUUMED: Final[dict[tuple[str, str], float]] = {}
 """By pipeline and table: when this process did so, if it was within that time."""
-_FAILED: Final[set[tuple[str, str]]] = set()
-"""Pipelines and tables of which a step failed in this process, and was not done since."""
+_FAILED: Final[set[tuple[str, str, str]]] = set()
+"""Pipelines, tables and steps that failed in this process, and were not done since."""
 
 
 class Tidied(Struct, frozen=True, kw_only=True):
@@ -96,7 +96,7 @@ def tidy_if_due(
 
 def untidied(pipeline: str) -> int:
     """The tables of which not all was tidied in this process, when that was due last."""
-    return sum(name == pipeline for name, _ in _FAILED)
+    return len({path for name, path, _ in _FAILED if name == pipeline})
 
 
 def tidy_now_and_then(pipeline: str, config: LakePipelineConfig, table: KeptTable) -> None:
@@ -148,12 +148,15 @@ def tidy(
         except Exception as error:
             # The text may quote a path with credentials.
             failed.append(f"{name}: {_kind(error)}")
+            _FAILED.add((pipeline, table.path, name))
             log.warning(
                 "table not tidied; its rows are as they were",
                 pipeline=pipeline,
                 step=name,
                 error=_kind(error),
             )
+        else:
+            _FAILED.discard((pipeline, table.path, name))
 
     if compact:
         with step("joining files"):
@@ -164,10 +167,6 @@ def tidy(
     if leftovers is not None:
         with step("deleting leftovers"):
             deleted += leftovers()
-    if failed:
-        _FAILED.add((pipeline, table.path))
-    else:
-        _FAILED.discard((pipeline, table.path))
     return Tidied(
         path=table.path,
         joined=joined,
