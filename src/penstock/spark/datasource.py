@@ -14,13 +14,13 @@ columns names them with `.schema("sequence BIGINT, ...")`; filters are options.
 
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from itertools import pairwise
 from typing import Any, Final
 
 import msgspec
 import pyarrow as pa
 import pyarrow.flight as fl
+import structlog
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
@@ -37,7 +37,7 @@ from pyspark.sql.types import StructType
 
 from penstock.archive.opening import log_client
 from penstock.client.flight import LogClient, PipelineReport, Plan, ReadRequest
-from penstock.errors import ConfigError, PenstockError, TrimmedError
+from penstock.errors import ConfigError, ForbiddenError, PenstockError, TrimmedError
 from penstock.programs import end_with_parent
 from penstock.progress import Progress
 from penstock.spark.options import (
@@ -51,6 +51,8 @@ from penstock.spark.options import (
     unverified,
 )
 from penstock.spark.rows import RowFormat, gap_row, schema_of
+
+log = structlog.get_logger()
 
 _PARTITIONS_MAX: Final = 8
 _PARTITION_EVENTS_MIN: Final = 20_000
@@ -256,6 +258,7 @@ class PenstockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._rows = _RangeReader(options, schema)
         self._first: Progress | None = None
         self._target: Progress | None = None
+        self._reports = bool(options.pipeline)
 
     @noted()
     def initialOffset(self) -> dict[str, Any]:
@@ -298,23 +301,33 @@ class PenstockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._rows.read(partition)
 
     def commit(self, end: dict[str, Any]) -> None:
-        if not self._options.pipeline:
+        if not self._reports:
             return
         place = place_of(end)
         report = PipelineReport(
             pipeline=self._options.pipeline, log_id=place.log_id, sequence=place.sequence
         )
         # For `penstock status` only, and the next report says as much: no batch waits for it.
-        with (
-            suppress(PenstockError, fl.FlightError),
-            LogClient(
+        try:
+            with LogClient(
                 self._options.endpoint,
                 patience_seconds=0,
                 call_seconds=1.0,
                 credentials=self._options.credentials,
-            ) as client,
-        ):
-            client.report(report)
+            ) as client:
+                client.report(report)
+        except ForbiddenError as error:
+            # The next one would be refused too, and each refusal is a line of the service's record.
+            self._reports = False
+            log.warning(
+                "service not told how far a query is, for its token does not see all of a source; "
+                "leave out the option pipeline, or ask for a token of `penstock access create NAME "
+                "--source SOURCE` with all verbs and nothing hidden",
+                pipeline=self._options.pipeline,
+                code=error.code,
+            )
+        except (PenstockError, fl.FlightError):
+            pass
 
     def stop(self) -> None:
         self._planner.close()
