@@ -348,8 +348,14 @@ async def test_a_document_as_it_was_is_shown_as_its_changes_are(tmp_path: Path) 
     reader, masked = issue(tokens, "reader"), issue(tokens, "masked", hidden=("ssn", "card.no"))
     orders = issue(tokens, "orders", collections=("shop/orders",))
     operator = issue(tokens, "operator", verbs=("admin",))
+    images = issue(tokens, "images", verbs=("read", "before-images"))
     first = "shop.db/entities/orders/1"
+    digest, other = (quote(json.dumps({"_row": one * 16})) for one in "ab")
     async with shop(tmp_path) as served:
+        row = altered(change(9), event_id="of a row", key=encode({"_row": "a" * 16}))
+        await served.log.append([commit(row)])
+        await served.caught_up()
+        assert (await past(served, images, f"shop.db/entities/orders/{digest}"))[0] == 200
         status, found = await past(served, reader, f"{first}?asOf=1")
         assert (status, found["fullDocument"]["ssn"]) == (200, SECRET)
         status, found = await past(served, masked, f"{first}?asOf=1")
@@ -365,6 +371,11 @@ async def test_a_document_as_it_was_is_shown_as_its_changes_are(tmp_path: Path) 
                 masked,
                 f"shop.db/entities/orders/{quote(json.dumps({'ssn': SECRET, '_id': 3}))}",
                 f"shop.db/entities/orders/{quote(json.dumps({'ssn': OLD, '_id': 3}))}",
+            ),
+            # A guess at all fields of a row, or at those that it had.
+            *(
+                (who, f"shop.db/entities/orders/{digest}", f"shop.db/entities/orders/{other}")
+                for who in (masked, reader)
             ),
         ):
             for moment in ("", "?asOf=2", "?asOf=2023-11-14T22:13:22Z"):
@@ -406,7 +417,9 @@ async def test_a_current_row_is_shown_as_its_changes_are(tmp_path: Path) -> None
         told = change(3, key=1, document={"_id": 1, "ssn": SECRET})
         row = altered(told, full_document_as_of_event=True)
         keyed = altered(row, event_id="keyed", key=encode({"ssn": SECRET}), document_id="7")
-        await served.log.append([commit(row, altered(keyed, position="3"))])
+        digest = altered(keyed, event_id="digest", key=encode({"_row": SECRET}), document_id="8")
+        rows = (row, *(altered(one, position="3") for one in (keyed, digest)))
+        await served.log.append([commit(*rows)])
         for position in range(4, 8):
             large = change(position, collection="lines", document={"_id": 1, "x": "x" * (1 << 20)})
             await served.log.append([commit(large)])
@@ -418,6 +431,10 @@ async def test_a_current_row_is_shown_as_its_changes_are(tmp_path: Path) -> None
         assert (await past(served, reader, f"{path}/{right}"))[0] == 200
         guesses = [await past(served, masked, f"{path}/{one}") for one in (right, wrong)]
         assert guesses[0] == guesses[1]
+        for who in (masked, reader):
+            digests = [quote(json.dumps({"_row": one})) for one in (SECRET, OLD)]
+            guesses = [await past(served, who, f"{path}/{one}") for one in digests]
+            assert guesses[0] == guesses[1]
         for moment in ("", "?asOf=2023-11-14T22:13:21Z"):
             denied, absent = [
                 await past(served, crm, f"{source}.db/entities/orders/{right}{moment}")

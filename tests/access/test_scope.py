@@ -191,6 +191,22 @@ def test_the_digest_of_a_row_without_a_key_is_a_key_with_a_hidden_field() -> Non
     assert msgspec.json.decode(shown_key) == {HIDDEN_KEY: name}
     assert name is not None
     assert key_shown(key, Mask(secret=b"s"), stream) == (key, None)
+    # A delete has the digest of the row that was: an image before.
+    for mask in (
+        Mask(before_images=False, secret=b"s"),
+        Mask(hidden_before=hiding("ssn"), secret=b"s"),
+    ):
+        message = pb.Event(
+            id="x",
+            source="shop",
+            database="db",
+            collection="people",
+            key=key,
+            document_id="0123456789abcdef",
+            position="0123456789abcdef",
+        ).SerializeToString()
+        told = pb.Event.FromString(shown(message, mask))
+        assert (told.key, told.document_id, told.position) == (shown_key, name, "")
     named = b'{"_row":1,"id":2}'  # a table's own columns
     assert key_shown(named, Mask(hidden=hiding("ssn"), secret=b"s"), stream) == (named, None)
 
@@ -267,6 +283,22 @@ def test_shards_by_a_key_that_is_not_shown_are_refused() -> None:
                 deliver(subscription, blocks)
         else:
             assert deliver(subscription, blocks).slices
+
+
+def test_rows_without_a_key_are_not_had_by_shards_without_images_before() -> None:
+    row = msgspec.structs.replace(change(1), key=encode({"_row": "0123456789abcdef"}))
+    reads = frozenset({Verb.READ})
+    for verbs, refused in ((reads, True), (reads | {Verb.BEFORE_IMAGES}, False)):
+        criteria = Criteria(
+            scope=Scope((Grant(verbs=verbs),)),
+            shards=Shards(by=("documentId",), count=1, ids=frozenset({0})),
+        )
+        subscription = Subscription(criteria=criteria, progress=Progress(LOG_ID, 0, 0))
+        if refused:
+            with pytest.raises(RequestError, match="you may not see"):
+                deliver(subscription, blocks_of([[commit(row)]]))
+        else:
+            assert deliver(subscription, blocks_of([[commit(row)]])).slices
 
 
 def _sent(blocks: Any, scope: Scope) -> list[bytes]:

@@ -101,7 +101,7 @@ def _keys(
     found: list[_Key | None] = []
     for key, stream, mask in zip(batch.column("key").to_pylist(), streams, masks, strict=True):
         replaced = None
-        if key and mask is not None and mask.hidden:
+        if key and mask is not None and mask.hides_rows:
             names = (stream.source, stream.database, stream.collection)
             other, name = key_shown(key.encode(), mask, names)
             replaced = None if name is None else _Key(other, name, stream, mask)

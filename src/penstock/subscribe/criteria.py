@@ -111,11 +111,10 @@ def select(criteria: Criteria, block: Block) -> Selection:
 
 def _of_shards(shards: Shards, scope: Scope, block: Block, selection: Selection) -> Selection:
     kinds: list[int] = block.kinds().tolist()
-    hides = any(grant.hidden for grant in scope.grants)
     kept: list[int] = []
     leaving: list[int] = []
     for i in selection.entries:
-        if hides and kinds[i] == Kind.DATA:
+        if not scope.is_everything and kinds[i] == Kind.DATA:
             _require_key_shown(scope, block, i)
         claim = Claim.HELD if kinds[i] != Kind.DATA else shards.claim(block, i)
         if claim is not Claim.NONE:

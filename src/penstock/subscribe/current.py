@@ -89,7 +89,7 @@ def rows_shown(rows: Sequence[CurrentRow], criteria: Criteria) -> Sequence[Curre
         if stream not in masks:
             masks[stream] = criteria.scope.mask(stream)
         mask = masks[stream]
-        if mask is None or not mask.hidden:
+        if mask is None or not mask.hides_rows:
             found.append(row)
             continue
         shown = _row_shown(row, mask)

@@ -6,7 +6,7 @@
 | update | paths that lead to, into or past a hidden field; values lose what is hidden in them |
 | unchanged, disambiguated paths | the names of hidden fields |
 | key with a hidden field | that field; `penstock_hidden`, as `documentId`, stands for the key |
-| digest of a row without a key | as a key with a hidden field: it is of all fields |
+| digest of a row without a key | as a key with a hidden field, also where an image before is |
 | position of such an event | all of it: a source may have written the key into it |
 | id of such an event | an HMAC stands for it: a source may have made it of the key |
 | before image | all of it without the verb |
@@ -60,6 +60,12 @@ class Mask(Struct, frozen=True, kw_only=True):
     secret: bytes = b""
     """For `penstock_hidden`."""
 
+    @property
+    def hides_rows(self) -> bool:
+        """Whether something of a row is left out, as it is or as it was: then so is a digest of
+        all of it."""
+        return bool(self.hidden or self.hidden_before) or not self.before_images
+
 
 def shown(message: bytes, mask: Mask) -> bytes:
     """Complete Event bytes as the reader of `mask` may see them. A heartbeat stays as it is."""
@@ -85,12 +91,11 @@ def show(event: pb.Event, mask: Mask) -> None:
     else:
         before = event.full_document_before_change
         event.full_document_before_change = without(before, mask.hidden_before)
-    if not mask.hidden:
-        return
-    event.full_document = without(event.full_document, mask.hidden)
-    event.update_description = update_shown(event.update_description, mask.hidden)
-    event.disambiguated_paths = paths_shown(event.disambiguated_paths, mask.hidden)
-    event.unchanged[:] = names_shown(event.unchanged, mask.hidden)
+    if mask.hidden:
+        event.full_document = without(event.full_document, mask.hidden)
+        event.update_description = update_shown(event.update_description, mask.hidden)
+        event.disambiguated_paths = paths_shown(event.disambiguated_paths, mask.hidden)
+        event.unchanged[:] = names_shown(event.unchanged, mask.hidden)
     stream = (event.source, event.database, event.collection)
     key, name = key_shown(event.key, mask, stream)
     if name is not None:
@@ -109,7 +114,8 @@ def without(document: bytes, hidden: frozenset[str]) -> bytes:
 def key_shown(key: bytes, mask: Mask, stream: tuple[str, ...]) -> tuple[bytes, str | None]:
     """A key, and the documentId that stands for it if some of it is hidden."""
     stripped = without(key, mask.hidden)
-    if mask.hidden and key.startswith(_ROW_DIGEST) and list(_objects.decode(key)) == [ROW_KEY]:
+    is_digest = key.startswith(_ROW_DIGEST) and list(_objects.decode(key)) == [ROW_KEY]
+    if mask.hides_rows and is_digest:
         stripped = b"{}"
     if stripped == key:
         return key, None

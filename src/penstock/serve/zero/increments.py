@@ -222,6 +222,7 @@ class Increments:
                 document = without(document, mask.hidden)
                 update = update_shown(update, mask.hidden)
                 unchanged = tuple(names_shown(unchanged, mask.hidden))
+            if mask.hides_rows:
                 key, _ = key_shown(key, mask, (stream.source, stream.database, stream.collection))
         return Told(
             stream=stream,

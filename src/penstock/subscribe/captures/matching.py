@@ -165,7 +165,7 @@ class Matcher:
         if not reads and not self.scope.allows(Verb.SCHEMA, stream):
             return plan
         mask = self.mask(stream)
-        plan.mask = mask if mask is not None and mask.hidden else None
+        plan.mask = mask if mask is not None and mask.hides_rows else None
         for bit, request in enumerate(self.requests):
             for area, site in ((one.area, one.site) for one in request.criteria):
                 if not _of_catalog(site, stream):

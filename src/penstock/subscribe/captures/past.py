@@ -27,7 +27,7 @@ from penstock.subscribe.captures.requests import Area, CaptureRequest, Criterion
 from penstock.subscribe.current import CurrentRow
 from penstock.subscribe.scope import EVERYTHING, Scope, Verb
 from penstock.updates import InexactError, apply_update
-from penstock.wire import Block, Stream, decode_message, shown, without
+from penstock.wire import Block, Stream, decode_message, key_shown, shown, without
 
 _WINDOW_ENTRIES: Final = 10_000
 _READ_BYTES: Final = 1 << 20
@@ -273,16 +273,20 @@ class PastOf:
         stream = _stream_of(row)
         if not self._scope.allows(Verb.READ, stream):
             return False
-        key = bytes(row.key)
-        return without(key, self._scope.hidden(stream)) == key
+        return self._shows(bytes(row.key), stream)
 
     def _names(self, block: Block, match: Match) -> bool:
         """Whether an entry is of the key that was asked for, as far as its reader sees keys."""
         stream = block.stream(match.i)
         if block.kind(match.i) is not Kind.DATA:
             return True
-        key = block.cell(match.i, "key")
-        return without(key, self._scope.hidden(stream)) == key
+        return self._shows(block.cell(match.i, "key"), stream)
+
+    def _shows(self, key: bytes, stream: Stream) -> bool:
+        """Whether a key is shown as it is: else a guess at it, if it is answered, is a test."""
+        mask = self._scope.mask(stream)
+        names = (stream.source, stream.database, stream.collection)
+        return mask is None or key_shown(key, mask, names)[1] is None
 
     def _change(self, block: Block, match: Match) -> _Change:
         i = match.i
