@@ -373,6 +373,41 @@ def test_what_was_counted_is_said_at_the_end_too(tmp_path: Path) -> None:
     assert (last["code"], last["refusals"]) == ("access.counted", 4)
 
 
+def test_refusals_that_a_full_disk_did_not_take_are_counted_until_it_does(tmp_path: Path) -> None:
+    path, now = tmp_path / "record.jsonl", 0.0
+    path.symlink_to("/dev/full")
+    record = AccessLog(path, refusals_per_second=1, clock=lambda: now)
+
+    def refuse() -> None:
+        record.tell(None, Presented(), "http /", code="access.unauthenticated")
+
+    for number in range(9):
+        with pytest.raises(OSError, match="space") if number < 5 else contextlib.nullcontext():
+            refuse()
+    now += 61.0
+    for _ in range(2):
+        with pytest.raises(OSError, match="space"):
+            refuse()
+    with capture_logs() as logs:
+        record.close()
+    assert [(one["event"], one["refusals"]) for one in logs] == [("refusals not recorded", 11)]
+
+
+def test_refusals_that_were_not_written_are_told_once_there_is_room(tmp_path: Path) -> None:
+    path, now = tmp_path / "record.jsonl", 0.0
+    path.symlink_to("/dev/full")
+    record = AccessLog(path, clock=lambda: now)
+    for _ in range(3):
+        with pytest.raises(OSError, match="space"):
+            record.tell(None, Presented(), "http /", code="access.unauthenticated")
+        now += 61.0
+    path.unlink()
+    record.tell(None, Presented(), "http /")
+    record.close()
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    assert [one.get("refusals") for one in lines] == [3, None]
+
+
 def _refusals() -> float:
     name = "penstock_access_refusals_total"
     codes = ("access.unauthenticated", "service.limited")

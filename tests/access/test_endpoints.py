@@ -189,6 +189,18 @@ async def test_health_is_told_in_full_to_operators_alone(tmp_path: Path) -> None
     assert told_all == {"admin", "operator"}
 
 
+async def test_health_is_told_as_to_a_stranger_where_nobody_can_be_recorded(tmp_path: Path) -> None:
+    record = tmp_path / "record.jsonl"
+    token = issue(tmp_path / "access.json", "operator", verbs=("admin",))
+    async with service(tmp_path, record=record, flights=False) as served:
+        ask = partial(get, served.http, "/health", Authorization=f"Bearer {token}")
+        assert len(json.loads((await asyncio.to_thread(ask))[2])) > 1
+        record.unlink()
+        record.symlink_to("/dev/full")
+        status, _, body = await asyncio.to_thread(ask)
+    assert (status, json.loads(body)) == (200, {"status": "ok"})
+
+
 async def test_the_refusal_is_the_same_sentence_everywhere(tmp_path: Path) -> None:
     async with shop(tmp_path) as served:
         async with grpc.aio.insecure_channel(served.grpc) as channel:

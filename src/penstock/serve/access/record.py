@@ -1,14 +1,14 @@
 """The record of who asked for what: never a token, a document, a key or a filter.
 
 Refusals can be had by anybody, so not all are written: of each who is known, and of all others
-together, so many a second. The rest is counted, and one line a minute says how many.
+together, so many a second. The rest is counted, and one line a minute says how many; so is what
+could not be written, until it can be.
 """
 
 import os
 import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -65,13 +65,6 @@ class AccessLog:
 
         Raises OSError if the file cannot be written.
         """
-        self._write_counted()
-        if code:
-            ACCESS_REFUSALS.labels(code).inc()
-            if self._refusals.wait_seconds("" if principal is None else principal.who):
-                with self._counting:
-                    self._counted += 1
-                return
         facts = {
             "who": "" if principal is None else principal.who[:_TEXT_MAX],
             "credential": "" if principal is None else principal.id[:_TEXT_MAX],
@@ -79,9 +72,21 @@ class AccessLog:
             "peer": presented.peer[:_TEXT_MAX],
             "allowed": not code,
         }
-        if code:
-            facts["code"] = code
-        self._write(facts)
+        if not code:
+            self._write_counted()
+            self._write(facts)
+            return
+        ACCESS_REFUSALS.labels(code).inc()
+        written = False
+        try:
+            self._write_counted()
+            if not self._refusals.wait_seconds("" if principal is None else principal.who):
+                self._write({**facts, "code": code})
+                written = True
+        finally:
+            if not written:
+                with self._counting:
+                    self._counted += 1
 
     def _write_counted(self, seconds: float = COUNTED_SECONDS) -> None:
         """Say how many refusals were counted, if that was not said for so long."""
@@ -90,9 +95,15 @@ class AccessLog:
             if not self._counted or now - self._counted_at < seconds:
                 return
             counted, self._counted = self._counted, 0
-            self._counted_at = now
+            before, self._counted_at = self._counted_at, now
         nobody = {"who": "", "credential": "", "endpoint": "", "peer": "", "allowed": False}
-        self._write({**nobody, "code": "access.counted", "refusals": counted})
+        try:
+            self._write({**nobody, "code": "access.counted", "refusals": counted})
+        except OSError:
+            with self._counting:
+                self._counted += counted
+                self._counted_at = before
+            raise
 
     def _write(self, facts: dict[str, Any]) -> None:
         if self._file is None:
@@ -108,8 +119,10 @@ class AccessLog:
 
     def close(self) -> None:
         """Say what was counted, and let go of the file."""
-        with suppress(OSError):
+        try:
             self._write_counted(0.0)
+        except OSError as error:
+            log.warning("refusals not recorded", refusals=self._counted, error=str(error))
         if self._file is not None:
             os.close(self._file)
             self._file = None

@@ -250,7 +250,8 @@ class Guard:
             await _refuse(error, scope, receive, send, began=began)
 
     def _at_open_path(self, scope: Scope) -> Principal:
-        """Who asks where everybody may: a token that opens nothing is as good as none there."""
+        """Who asks where everybody may: a token that opens nothing, or whose bearer could not be
+        recorded, is as good as none there."""
         if not self._access.is_guarded:
             return ANYONE
         presented = presented_by(scope)
@@ -258,7 +259,7 @@ class Guard:
             return STRANGER
         try:
             return self._access.authenticate(presented, endpoint_of(scope))
-        except (UnauthenticatedError, RateLimitedError):
+        except (UnauthenticatedError, RateLimitedError, OSError):
             return STRANGER
 
     def _parameters_at(self, path: str) -> Collection[str]:
