@@ -8,9 +8,12 @@ from threading import Thread
 import grpc.aio
 import pytest
 
+from penstock.cli.status import Report, pipeline_reports, show
+from penstock.client.pipelines import PipelineStatus
 from penstock.errors import LogCorruptError, LogFullError
 from penstock.serve import consumers as module
 from penstock.serve.consumers import (
+    TOLD,
     Consumers,
     ConsumersStatus,
     ReportedProgress,
@@ -22,6 +25,8 @@ from tests.serve.calls import subscribe, take
 from tests.serve.conftest import Log, Serve
 from tests.subscribe.events import one_each
 from tests.waiting import until
+
+NOW_MS = 1_700_000_000_000
 
 
 async def test_a_reader_is_listed_with_its_place_and_count_while_it_is_connected(
@@ -141,6 +146,60 @@ async def test_an_error_of_the_block_and_its_cancellation_stay_what_they_are(
     with pytest.raises(asyncio.CancelledError):
         await running
     assert read_status(tmp_path / "consumers") is not None
+
+
+def test_a_place_that_an_earlier_penstock_kept_is_of_who_says_it_now() -> None:
+    """Else each query would be listed twice until the old place is forgotten."""
+    kept = tuple(
+        ReportedProgress(name=name, kind="pipeline", sequence=5, updated_at=NOW_MS)
+        for name in ("query", "table")
+    )
+    status = PipelineStatus(
+        pipeline="table",
+        source="shop",
+        to="table",
+        state="running",
+        progress="",
+        sequence=5,
+        lag_entries=0,
+        lag_seconds=0.0,
+        trimmed=False,
+        held_bytes=0,
+        held_until_ms=NOW_MS,
+        told_at_ms=NOW_MS,
+        began_at_ms=NOW_MS,
+    )
+    consumers = Consumers(kept, pipelines=lambda: [status], now_ms=lambda: NOW_MS)
+    consumers.report("query", "pipeline", 7, "token:shop")
+    consumers.report("table", "pipeline", 7, "token:shop")
+    said = {(one.name, one.who) for one in consumers.status().reported}
+    assert said == {("query", "token:shop"), ("table", TOLD), ("table", "token:shop")}
+
+
+def test_queries_of_one_name_are_listed_with_who_says_where_they_are(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    consumers = Consumers(now_ms=lambda: NOW_MS)
+    for name, who in (("both", "token:shop"), ("both", "token:crm"), ("one", "token:crm")):
+        consumers.report(name, "pipeline", 7, who)
+    report = Report(
+        capture=True,
+        serve=True,
+        age_retention_paused=False,
+        archive=None,
+        publishing=None,
+        log=None,
+        state=None,
+        sources=[],
+        consumers=[],
+        pipelines=pipeline_reports(consumers.status(), 9, True),
+        shards=[],
+    )
+    show(report)
+    lines = capsys.readouterr().out.splitlines()
+    assert sum("both (token:shop)" in line for line in lines) == 1
+    assert sum("both (token:crm)" in line for line in lines) == 1
+    assert sum("one" in line.split() and "token" not in line for line in lines) == 1
 
 
 def test_a_pipeline_s_rate_is_from_its_last_two_places() -> None:

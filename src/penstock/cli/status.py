@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -107,6 +108,8 @@ class ReaderReport(Struct, frozen=True, kw_only=True, rename="camel"):
     """Of a consumer, since it connected; of a pipeline, between its last two reports."""
     at_ms: int
     """When it connected; for a pipeline, when it said so."""
+    who: str = ""
+    """Who said so, of a query that only says where it is."""
     state: str | None = None
     """Of a pipeline that `penstock pipeline run` runs, as `penstock pipeline list` says it; `away`
     while the service is down."""
@@ -255,6 +258,7 @@ def pipeline_reports(status: "ConsumersStatus", head: int, serving: bool) -> lis
             lag_events=max(0, head - said.sequence),
             events_per_second=said.events_per_second,
             at_ms=said.updated_at,
+            who=said.who,
         )
         for said in status.reported
         if said.name not in names
@@ -482,11 +486,13 @@ def show(report: Report) -> None:
                 console.print(said, style=style, markup=False, soft_wrap=True)
     for title, readers in (("consumer", report.consumers), ("pipeline", report.pipelines)):
         if readers:
+            named = Counter(reader.name for reader in readers)
             table = _table(title, "over", "sequence", "lag", "rate", "since", "state")
             for reader in readers:
                 rate = reader.events_per_second
+                by = f" ({reader.who})" if reader.who and named[reader.name] > 1 else ""
                 table.add_row(
-                    output.cell(reader.name) or "(unnamed)",
+                    output.cell(reader.name + by) or "(unnamed)",
                     output.cell(reader.protocol),
                     f"{reader.sequence:,}",
                     f"{reader.lag_events:,} events",

@@ -156,6 +156,9 @@ class Consumers:
             before = self._reported.get((who, kind, name))
             if before is None:
                 self._require_room(name, who, now_ms)
+            if who != TOLD and (TOLD, kind, name) in self._reported and not self._has(name):
+                # Kept by an earlier Penstock, which did not know who said so: this one did.
+                del self._reported[TOLD, kind, name]
             self._reported[who, kind, name] = (
                 ReportedProgress(
                     name=name,
@@ -168,6 +171,10 @@ class Consumers:
                 if before is None
                 else before.then(sequence=sequence, now_ms=now_ms)
             )
+
+    def _has(self, name: str) -> bool:
+        """Whether the book of pipelines has this one."""
+        return any(one.pipeline == name for one in self._pipelines())
 
     def _require_room(self, name: str, who: str, now_ms: int) -> None:
         if not name or len(name) > KEPT.name_length_max:
