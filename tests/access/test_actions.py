@@ -5,7 +5,7 @@ import json
 import urllib.error
 import urllib.request
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from penstock.log.lmdb import LmdbLog
 from penstock.log.memory import MemoryLog
 from penstock.serve.access import Access, AccessConfig
 from penstock.serve.access.actions import ACTIONS, GRPC_BYTES_MAX, kept_of
+from penstock.serve.config import ServeConfig
 from penstock.serve.consumers import TOLD, Consumers
 from penstock.serve.dynamodb.captured.index import CapturedIndex
 from penstock.serve.dynamodb.captured.operations import CAPTURED_OPERATIONS
@@ -58,7 +59,7 @@ WHOLE = {"shop", "everything"}
 def promised(name: str) -> set[str]:
     """Whom a call is to be answered to."""
     protocol, _, call = name.partition(" ")
-    if "/grpc." in call or name in {"http health", "http ready"}:
+    if "/grpc." in call or name in {"http health", "http ready", "dynamodb alive"}:
         return {"stranger", *KNOWN}
     if name in {"http metrics", "flight order"}:
         return OPERATORS
@@ -89,6 +90,14 @@ PATHS = {
     "websocket graphql": "/graphql",
     "websocket zero": "/changes/v0/stream?appID=app&shardNum=0&publications=",
 }
+
+
+CAPTURED = CapturedConfig(address="127.0.0.1:0")
+LIMITS = {
+    "serve.captures.message_bytes_max": ServeConfig().captures.message_bytes_max,
+    "serve.dynamodb.request_bytes_max": CAPTURED.request_bytes_max,
+}
+"""By the settings that the table names."""
 
 
 def tokens_in(folder: Path) -> dict[str, str | None]:
@@ -178,8 +187,10 @@ async def over_websocket(address: str, name: str, token: str | None) -> bool:
 
 
 async def over_dynamodb(address: str, name: str, token: str | None) -> bool:
-    asked = urllib.request.Request(f"http://{address}/", data=b"{}", method="POST")
-    asked.add_header("X-Amz-Target", name.removeprefix("dynamodb "))
+    asked = urllib.request.Request(f"http://{address}/")
+    if name != "dynamodb alive":
+        asked.method, asked.data = "POST", b"{}"
+        asked.add_header("X-Amz-Target", name.removeprefix("dynamodb "))
     if token is not None:
         asked.add_header("X-Amz-Security-Token", token)
 
@@ -253,23 +264,107 @@ async def test_every_call_of_dynamodb_streams_is_answered_to_those_alone_who_may
     assert {name.removeprefix("dynamodb ") for name in names} == {
         *CAPTURED_OPERATIONS,
         DESCRIBE_ENDPOINTS,
+        "alive",
     }
-    async with LmdbLog(LogConfig(path=tmp_path / "log", free_bytes_min=0)) as log:
-        config = CapturedConfig(address="127.0.0.1:0")
-        index = CapturedIndex(log, tmp_path / "index", config, clock=SystemClock())
-        async with serving_captured(log, index, config, access=access) as address:
-            for name in names:
-                assert (name, await let_in(address, name, tokens)) == (name, promised(name))
+    async with captured(tmp_path, access) as address:
+        for name in names:
+            assert (name, await let_in(address, name, tokens)) == (name, promised(name))
 
 
-@pytest.mark.parametrize(
-    "name", [name for name in ACTIONS if name.startswith(("grpc /penstock", "grpc /Puller"))]
-)
+@asynccontextmanager
+async def captured(folder: Path, access: Access) -> AsyncGenerator[str]:
+    """DynamoDB Streams of an empty log."""
+    async with LmdbLog(LogConfig(path=folder / "log", free_bytes_min=0)) as log:
+        index = CapturedIndex(log, folder / "index", CAPTURED, clock=SystemClock())
+        async with serving_captured(log, index, CAPTURED, access=access) as address:
+            yield address
+
+
+# --- sizes --------------------------------------------------------------------------------------
+
+
+def test_every_call_has_a_size_or_a_setting_that_says_it_or_reads_nothing() -> None:
+    for name, action in ACTIONS.items():
+        by_call = name.startswith(("grpc ", "flight "))
+        assert (action.bytes_max is not None) == by_call, name
+        assert not action.setting or (action.setting in LIMITS and not by_call), name
+
+
+async def answers_unread(address: str, name: str, token: str) -> bool:
+    """Whether a call is answered without its body, of which nothing ever comes."""
+    method = "POST" if name == "http ticket" else "GET"
+    reader, writer = await asyncio.open_connection(*address.rsplit(":", 1))
+    try:
+        writer.write(
+            f"{method} {PATHS.get(name, '/')} HTTP/1.1\r\nHost: {address}\r\n"
+            f"Authorization: Bearer {token}\r\nContent-Length: {1 << 30}\r\n\r\n".encode()
+        )
+        return (await reader.readline()).startswith(b"HTTP/1.1 ")
+    finally:
+        writer.close()
+        await writer.wait_closed()
+
+
+async def refuses_larger(address: str, name: str, token: str) -> bool:
+    """Whether a message of a byte more than its setting allows is refused for its size."""
+    headers, body = {"Authorization": f"Bearer {token}"}, b"x" * (LIMITS[ACTIONS[name].setting] + 1)
+    protocol, _, call = name.partition(" ")
+    if protocol == "websocket":
+        spoken: Any = {"graphql": [GRAPHQL], "zero": None}.get(call, [REST])
+        url = f"ws://{address}{PATHS[name]}"
+        async with connect(url, subprotocols=spoken, additional_headers=headers) as socket:
+            with suppress(ConnectionClosed):
+                await socket.send(body.decode())
+            await socket.wait_closed()
+        return socket.close_code == 1009
+    headers |= {"Content-Type": "application/json", "X-Amz-Target": call}
+    path = PATHS.get(name, "/")
+    asked = urllib.request.Request(f"http://{address}{path}", body, headers, method="POST")
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        await asyncio.to_thread(urllib.request.urlopen, asked)
+    with refused.value as answer:
+        return answer.code == 413
+
+
+async def is_bounded(address: str, name: str, token: str) -> bool:
+    """Whether no more of a message is taken than the table says."""
+    bounds = refuses_larger if ACTIONS[name].setting else answers_unread
+    return await bounds(address, name, token)
+
+
+async def test_no_call_over_http_or_a_websocket_takes_more_than_its_setting_allows(
+    tmp_path: Path,
+) -> None:
+    token = issue(tmp_path / "access.json", "all", verbs=ALL)
+    access = Access(AccessConfig(tokens=tmp_path / "access.json"))
+    async with shop(tmp_path) as served:
+        for name in ACTIONS:
+            if name.startswith(("http ", "websocket ")) and not name.endswith(" zero"):
+                assert await is_bounded(served.http, name, token), name
+    async with zero_served(tmp_path / "zero", access=access) as zero:
+        for name in ("http zero", "websocket zero"):
+            assert await is_bounded(zero.address, name, token), name
+
+
+async def test_no_call_of_dynamodb_streams_takes_more_than_its_setting_allows(
+    tmp_path: Path,
+) -> None:
+    token = issue(tmp_path / "access.json", "all", verbs=ALL)
+    access = Access(AccessConfig(tokens=tmp_path / "access.json"))
+    async with captured(tmp_path, access) as address:
+        for name in ACTIONS:
+            if name.startswith("dynamodb "):
+                assert await is_bounded(address, name, token), name
+
+
+@pytest.mark.parametrize("name", [name for name in ACTIONS if name.startswith("grpc ")])
 async def test_a_message_over_grpc_that_is_too_large_is_refused(tmp_path: Path, name: str) -> None:
     token = issue(tmp_path / "access.json", "reader")
     async with service(tmp_path, flights=False) as served:
         # Compressed, it is small on the wire.
-        for length in (ACTIONS[name].bytes_max + 1, GRPC_BYTES_MAX + 1, 64 << 20):
+        own = ACTIONS[name].bytes_max
+        assert own is not None
+        for length in (own + 1, GRPC_BYTES_MAX + 1, 64 << 20):
             async with grpc.aio.insecure_channel(
                 served.grpc, compression=grpc.Compression.Gzip
             ) as channel:
@@ -300,6 +395,7 @@ async def test_a_request_over_flight_that_is_too_large_is_refused(tmp_path: Path
         for name, action in ACTIONS.items():
             kind = name.removeprefix("flight ")
             if kind != name:
+                assert action.bytes_max is not None
                 body = b"x" * (action.bytes_max + 1)
                 with pytest.raises(fl.FlightServerError, match=f"may have {action.bytes_max:,}"):
                     await asyncio.to_thread(send, served.flight, kind, body)

@@ -47,13 +47,16 @@ class Action(Struct, frozen=True, kw_only=True):
     """One call."""
 
     needs: Need
-    bytes_max: int = 64 << 10
-    """Of one message to us; the settings of a protocol may allow fewer."""
+    bytes_max: int | None = None
+    """Of one message to us. None: no message is read, or `setting` says how large one may be."""
+    setting: str = ""
+    """The setting that says how large a message may be."""
     kept: Kept | None = None
     """None: nothing is kept when the call or the connection ends."""
 
     def refuse_size(self, length: int) -> None:
-        """Raises RequestError for a message that is too large."""
+        """Raises RequestError for a message that is too large, of a call that has a size here."""
+        assert self.bytes_max is not None
         if length > self.bytes_max:
             raise RequestError(
                 f"this request has {length:,} bytes, and may have {self.bytes_max:,}. Nothing was "
@@ -67,14 +70,19 @@ GRPC_BYTES_MAX: Final = 4 << 20
 """Of any message over gRPC."""
 _STREAM_BYTES: Final = 1 << 20
 """Of a request that lists collections or shards."""
+_FLIGHT_BYTES: Final = 64 << 10
+"""Of an action over Flight."""
+_MESSAGES: Final = "serve.captures.message_bytes_max"
+"""Of every WebSocket over HTTP, and of a query of GraphQL."""
+_BODIES: Final = "serve.dynamodb.request_bytes_max"
 
 ACTIONS: Final[Mapping[str, Action]] = {
     # gRPC
-    "grpc /grpc.health.v1.Health/Check": Action(needs=Need.NOTHING),
-    "grpc /grpc.health.v1.Health/List": Action(needs=Need.NOTHING),
-    "grpc /grpc.health.v1.Health/Watch": Action(needs=Need.NOTHING),
+    "grpc /grpc.health.v1.Health/Check": Action(needs=Need.NOTHING, bytes_max=GRPC_BYTES_MAX),
+    "grpc /grpc.health.v1.Health/List": Action(needs=Need.NOTHING, bytes_max=GRPC_BYTES_MAX),
+    "grpc /grpc.health.v1.Health/Watch": Action(needs=Need.NOTHING, bytes_max=GRPC_BYTES_MAX),
     "grpc /grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo": Action(
-        needs=Need.NOTHING
+        needs=Need.NOTHING, bytes_max=GRPC_BYTES_MAX
     ),
     "grpc /PullerService/Subscribe": Action(needs=Need.KNOWN, bytes_max=_STREAM_BYTES),
     "grpc /penstock.v1.PullerService/Subscribe": Action(needs=Need.KNOWN, bytes_max=_STREAM_BYTES),
@@ -89,11 +97,11 @@ ACTIONS: Final[Mapping[str, Action]] = {
         needs=Need.FOLLOW, bytes_max=GRPC_BYTES_MAX
     ),
     # Flight
-    "flight access": Action(needs=Need.READ),
-    "flight bounds": Action(needs=Need.READ),
-    "flight marker": Action(needs=Need.READ),
-    "flight plan": Action(needs=Need.READ),
-    "flight position": Action(needs=Need.READ),
+    "flight access": Action(needs=Need.READ, bytes_max=_FLIGHT_BYTES),
+    "flight bounds": Action(needs=Need.READ, bytes_max=_FLIGHT_BYTES),
+    "flight marker": Action(needs=Need.READ, bytes_max=_FLIGHT_BYTES),
+    "flight plan": Action(needs=Need.READ, bytes_max=_FLIGHT_BYTES),
+    "flight position": Action(needs=Need.READ, bytes_max=_FLIGHT_BYTES),
     "flight get": Action(needs=Need.READ, bytes_max=_STREAM_BYTES),
     "flight report": Action(
         needs=Need.WHOLE,
@@ -106,8 +114,8 @@ ACTIONS: Final[Mapping[str, Action]] = {
         bytes_max=16 << 10,
         kept=Kept(names_max=1000, of_one_max=500, name_length_max=NAME_LENGTH_MAX, days=None),
     ),
-    "flight pipelines": Action(needs=Need.READ),
-    "flight order": Action(needs=Need.ADMIN),
+    "flight pipelines": Action(needs=Need.READ, bytes_max=_FLIGHT_BYTES),
+    "flight order": Action(needs=Need.ADMIN, bytes_max=_FLIGHT_BYTES),
     # HTTP
     "http health": Action(needs=Need.NOTHING),
     "http ready": Action(needs=Need.NOTHING),
@@ -118,23 +126,26 @@ ACTIONS: Final[Mapping[str, Action]] = {
     "http entities": Action(needs=Need.FOLLOW),
     "http changes": Action(needs=Need.FOLLOW),
     "http events": Action(needs=Need.FOLLOW),
-    "websocket system captures": Action(needs=Need.FOLLOW),
-    "websocket captures": Action(needs=Need.FOLLOW),
-    "http graphql": Action(needs=Need.FOLLOW),
-    "websocket graphql": Action(needs=Need.FOLLOW),
+    "websocket system captures": Action(needs=Need.FOLLOW, setting=_MESSAGES),
+    "websocket captures": Action(needs=Need.FOLLOW, setting=_MESSAGES),
+    "http graphql": Action(needs=Need.FOLLOW, setting=_MESSAGES),
+    "websocket graphql": Action(needs=Need.FOLLOW, setting=_MESSAGES),
     "http zero": Action(needs=Need.KNOWN),
-    "websocket zero": Action(needs=Need.READ),
+    "websocket zero": Action(needs=Need.READ, setting=_MESSAGES),
     # DynamoDB Streams of what is captured
-    "dynamodb DynamoDBStreams_20120810.ListStreams": Action(needs=Need.KNOWN),
-    "dynamodb DynamoDBStreams_20120810.DescribeStream": Action(needs=Need.KNOWN),
-    "dynamodb DynamoDBStreams_20120810.GetShardIterator": Action(needs=Need.KNOWN),
-    "dynamodb DynamoDBStreams_20120810.GetRecords": Action(needs=Need.KNOWN),
-    "dynamodb DynamoDB_20120810.ListTables": Action(needs=Need.KNOWN),
-    "dynamodb DynamoDB_20120810.DescribeTable": Action(needs=Need.KNOWN),
-    "dynamodb DynamoDB_20120810.DescribeTimeToLive": Action(needs=Need.KNOWN),
-    "dynamodb DynamoDB_20120810.DescribeContinuousBackups": Action(needs=Need.KNOWN),
-    "dynamodb DynamoDB_20120810.DescribeEndpoints": Action(needs=Need.KNOWN),
-    "dynamodb DynamoDB_20120810.CreateTable": Action(needs=Need.KNOWN),
+    "dynamodb alive": Action(needs=Need.NOTHING),
+    "dynamodb DynamoDBStreams_20120810.ListStreams": Action(needs=Need.KNOWN, setting=_BODIES),
+    "dynamodb DynamoDBStreams_20120810.DescribeStream": Action(needs=Need.KNOWN, setting=_BODIES),
+    "dynamodb DynamoDBStreams_20120810.GetShardIterator": Action(needs=Need.KNOWN, setting=_BODIES),
+    "dynamodb DynamoDBStreams_20120810.GetRecords": Action(needs=Need.KNOWN, setting=_BODIES),
+    "dynamodb DynamoDB_20120810.ListTables": Action(needs=Need.KNOWN, setting=_BODIES),
+    "dynamodb DynamoDB_20120810.DescribeTable": Action(needs=Need.KNOWN, setting=_BODIES),
+    "dynamodb DynamoDB_20120810.DescribeTimeToLive": Action(needs=Need.KNOWN, setting=_BODIES),
+    "dynamodb DynamoDB_20120810.DescribeContinuousBackups": Action(
+        needs=Need.KNOWN, setting=_BODIES
+    ),
+    "dynamodb DynamoDB_20120810.DescribeEndpoints": Action(needs=Need.KNOWN, setting=_BODIES),
+    "dynamodb DynamoDB_20120810.CreateTable": Action(needs=Need.KNOWN, setting=_BODIES),
 }
 
 

@@ -25,7 +25,7 @@ from starlette.routing import Route
 from penstock.clocks import Clock
 from penstock.errors import ForbiddenError, RateLimitedError, UnauthenticatedError
 from penstock.serve.access import Access, AccessConfig, Presented, Principal, TlsConfig
-from penstock.serve.access.actions import ACTIONS
+from penstock.serve.access.actions import ACTIONS, action
 from penstock.serve.access.door import names_of
 from penstock.serve.dynamodb.captured.endpoint import CapturedEndpoint
 from penstock.serve.dynamodb.captured.index import CapturedIndex, CapturedLog
@@ -57,6 +57,7 @@ JSON_TYPE: Final = "application/x-amz-json-1.0"
 _LOOPBACK_HOSTS: Final = ["localhost", "127.0.0.1", "[::1]"]
 _KEEP_ALIVE_SECONDS: Final = 60
 _STOP_SECONDS: Final = 10.0
+_ALIVE: Final = "dynamodb alive"
 _BODY_BYTES: Final = 64 << 10
 """Of every body, whatever others hold: enough for most requests."""
 _LARGEST_BODIES: Final = 4
@@ -318,10 +319,11 @@ def _application(server: _Server) -> Starlette:
         return PlainTextResponse(f"healthy: {request.url.netloc}\n")
 
     # Without keys, a page in a browser must not reach it under a name of its own.
+    action(_ALIVE)  # whatever has no line there is not served
     hosts = [] if server.guarded else [Middleware(TrustedHostMiddleware, _LOOPBACK_HOSTS)]
     return Starlette(
         routes=[
-            Route("/{path:path}", alive, methods=["GET", "HEAD"]),
+            Route("/{path:path}", alive, methods=["GET", "HEAD"], name=_ALIVE),
             Route("/{path:path}", server.post, methods=["POST"]),
         ],
         middleware=hosts,
