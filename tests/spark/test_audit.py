@@ -25,6 +25,7 @@ from penstock.subscribe.criteria import Criteria, Selection, select
 from penstock.testing.servers import MongoReplicaSet
 from penstock.wire import Block
 from tests.flight.blocks import BlockLog, gap, insert
+from tests.spark.overtaking import OvertakingLog
 from tests.waiting import PATIENCE_SECONDS
 
 if TYPE_CHECKING:
@@ -135,6 +136,32 @@ def test_what_retention_took_is_a_record_in_the_trail_and_an_error_in_the_log(
     assert (said["first"], said["last"]) == (2, 6)
     assert [one.lost for one in seen] == [5]
     assert [record["op"] for record in records(config)] == ["i", "gap", "i", "i", "i"]
+
+
+@pytest.mark.parametrize("before", [True, False], ids=["before it is read", "while it is written"])
+def test_retention_that_passes_the_end_of_a_batch_does_not_stop_its_trail(
+    spark: "SparkSession", config: AuditPipelineConfig, before: bool
+) -> None:
+    """P7, A9: what was read is written, and what was not is a gap."""
+    log = OvertakingLog()
+    server = FlightServer(log)
+    server.start()
+    few = config.model_copy(update={"transaction_events": 3, "batch_events": 3})
+    try:
+        log.append([orders(1)])
+        run_pipeline("t", few, server.address, spark=spark, once=True)
+        log.append([*(orders(number) for number in range(2, 12)), [insert(1, source="other")]])
+        until = log.marker(log.head)
+        # The workers read it once, and then the driver, for what of each commit is to come.
+        log.overtake(reads=1 if before else 2, before=before)
+        run_pipeline("t", few, server.address, spark=spark, once=True)
+        ops = [record["op"] for record in records(config)]
+        assert ops == ["i", "gap"] if before else ["i"] * 11
+        with MongoClient[dict[str, Any]](config.uri.get_secret_value()) as client:
+            (head,) = client[config.database][config.offsets].find()
+        assert head["progress"] == str(until)
+    finally:
+        server.stop()
 
 
 def test_a_trail_of_some_collections_is_not_given_more(

@@ -37,6 +37,7 @@ from penstock.spark.scratch import shared_scratch
 from penstock.spark.table.arrow import arrow
 from penstock.spark.tallies import tallies_of
 from penstock.spark.target import Applied, Beginning, TargetStoppedError
+from penstock.spark.within import Places, ending_at
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -141,10 +142,7 @@ class AuditTarget:
         assert writer is not None
         assert after is not None
         before, read = writer.written, _Read()
-
-        def marker(sequence: int) -> str:
-            return str(self._log.marker(log_id=until.log_id, sequence=sequence))
-
+        places = Places(self._log, after=after, until=until)
         tallies = tallies_of(
             self._log,
             after=after,
@@ -152,9 +150,9 @@ class AuditTarget:
             source=self._config.source,
             names=self._config.names,
         )
-        steps = self._steps(batch, tallies, read)
+        steps = ending_at(self._steps(batch, tallies, read), until.sequence)
         try:
-            writer.write(steps, marker=marker)
+            writer.write(steps, marker=lambda sequence: str(places.at(sequence)))
             writer.save(str(until))
         except StoppedError:
             raise TargetStoppedError from None

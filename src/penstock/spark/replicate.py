@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from msgspec import structs
 
 from penstock.client.patience import StoppedError
-from penstock.errors import IncompleteCommitError
+from penstock.errors import IncompleteCommitError, TrimmedError
 from penstock.ports import Bounds
 from penstock.progress import Progress
 from penstock.spark.config import ReplicatePipelineConfig
@@ -54,8 +54,10 @@ _QUIET_SECONDS: Final = 10.0
 """How often the place moves on while nothing is applied: it needs to only before retention."""
 
 
-class Marker(Protocol):
-    def __call__(self, *, log_id: int, sequence: int) -> Progress: ...
+class Within(Protocol):
+    """`penstock.spark.within.place_within`, of the log that the batches are of."""
+
+    def __call__(self, sequence: int, *, until: Progress) -> Progress: ...
 
 
 class ReplicaTarget:
@@ -69,16 +71,16 @@ class ReplicaTarget:
         config: ReplicatePipelineConfig,
         *,
         stopping: threading.Event,
-        marker: Marker,
+        within: Within,
         destination: Destination | None = None,
     ) -> None:
-        """`marker` asks the log for that of one of its entries; `destination` is another than the
-        one that is configured. Raises ConfigError."""
+        """`within` asks the log for a place within a batch; `destination` is another than the one
+        that is configured. Raises ConfigError."""
         self._pipeline = pipeline
         self._config = config
         self._destination = destination or destination_of(pipeline, config)
         self._patience = ReplicaPatience(pipeline, config, self._destination, stopping=stopping)
-        self._marker = marker
+        self._within = within
         self._place: Place | None = None
         self._unsaved: Place | None = None
         """A place that is further on, with nothing to write on the way."""
@@ -119,7 +121,11 @@ class ReplicaTarget:
             before = before_commit(batch, steps.stop.sequence)
             sequence = _last_of(before)
             if sequence > place.progress.sequence:
-                last = self._marker(log_id=until.log_id, sequence=sequence)
+                try:
+                    last = self._within(sequence, until=until)
+                except TrimmedError:
+                    # No place, no write: why it stops is what there is to mend first.
+                    raise steps.stop.error from None
                 whole = self._steps(self._collected(before, place), place)
                 noted = refused_of(refused, after=place.progress.sequence, until=last.sequence)
                 self._write([*whole.steps, *noted], place, last, before)

@@ -58,6 +58,7 @@ from penstock.spark.telling import ServiceTeller
 from penstock.spark.transform.stage import Stage
 from penstock.spark.unknown import without_entries
 from penstock.spark.verifying import Verified
+from penstock.spark.within import place_within
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -184,11 +185,11 @@ def _target_of(
     if config.to == "replicate":
         from penstock.spark.replicate import ReplicaTarget
 
-        def marker(*, log_id: int, sequence: int) -> Progress:
+        def within(sequence: int, *, until: Progress) -> Progress:
             with closing(log_client(endpoint, archive=archive, credentials=credentials)) as log:
-                return log.marker(log_id=log_id, sequence=sequence)
+                return place_within(log, sequence, until=until)
 
-        return ReplicaTarget(name, config, stopping=stopping, marker=marker)
+        return ReplicaTarget(name, config, stopping=stopping, within=within)
     if config.to == "view":
         from penstock.spark.views import ViewTarget
 

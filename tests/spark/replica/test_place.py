@@ -195,7 +195,7 @@ def test_a_batch_makes_as_many_tables_as_it_has_and_gives_up_one_that_others_cha
 def test_a_place_that_is_not_stored_for_a_stop_is_not_said_to_be() -> None:
     stopping = threading.Event()
     target: Any = ReplicaTarget(
-        "p", config("mongodb://there/shop"), stopping=stopping, marker=UNASKED
+        "p", config("mongodb://there/shop"), stopping=stopping, within=UNASKED
     )
     place = Place(pipeline="p", source="shop", collections=(), epoch=1, progress=STOOD)
     target._place, target._unsaved = place, structs.replace(place, progress=CAME)

@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -14,6 +15,7 @@ from penstock.spark.progress import PipelineProgress
 from penstock.spark.replicate import ReplicaTarget
 from penstock.spark.run import run_pipeline
 from penstock.spark.transform.replay import signed
+from penstock.spark.within import place_within
 from tests.flight.blocks import BlockLog, gap, insert
 from tests.spark.replica.support import MongoReplica, PostgresReplica, Replica, database
 from tests.spark.tables import change
@@ -84,6 +86,25 @@ def test_a_gap_in_the_middle_of_a_transaction_stops_it_before_all_of_that_until_
     assert [row["sequence"] for row in replica.rejects()] == [4]
 
 
+def test_what_stops_a_replica_is_told_though_retention_has_passed_what_is_before_it(
+    spark: "SparkSession", log: BlockLog, endpoint: str, postgres: Any
+) -> None:
+    replica = PostgresReplica(postgres.create(database()))
+    log.append([[insert(1)], [gap()], [insert(2)]])
+    until = log.marker(3)
+    batch = spark.createDataFrame(
+        signed(pa.Table.from_batches([block.to_arrow() for block in log.blocks]))
+    )
+    with log_client(endpoint) as client:
+        within = partial(place_within, client)
+        target = ReplicaTarget("r", replica.config(), stopping=threading.Event(), within=within)
+        target.start(log.bounds_now())
+        log.trim(3)
+        with pytest.raises(ChangesLostError, match="sequence 2"):
+            target.apply(batch, 0, until=until)
+        target.close()
+
+
 def test_a_replica_that_an_earlier_penstock_left_inside_of_a_transaction_goes_on(
     spark: "SparkSession", log: BlockLog, endpoint: str, postgres: Any
 ) -> None:
@@ -95,7 +116,8 @@ def test_a_replica_that_an_earlier_penstock_left_inside_of_a_transaction_goes_on
     log.append([[insert(3), gap(), insert(4)], [insert(5), insert(6)]])
     replica.ask(f"UPDATE _penstock_pipelines SET progress = '{log.marker(3)}', sequence = 3")
     client = log_client(endpoint)
-    target = ReplicaTarget("r", config, stopping=threading.Event(), marker=client.marker)
+    within = partial(place_within, client)
+    target = ReplicaTarget("r", config, stopping=threading.Event(), within=within)
     target.start(log.bounds_now())
     entries = pa.Table.from_batches([block.to_arrow() for block in log.blocks])
     for broken in (entries.slice(3, 1), entries.slice(4)):

@@ -14,6 +14,7 @@ that moment is read with its rows.
 import threading
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import closing
+from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from msgspec import structs
@@ -45,6 +46,7 @@ from penstock.spark.scratch import scratch_folder
 from penstock.spark.table.comparing import Compared, Difference, set_apart
 from penstock.spark.transform.stage import Stage
 from penstock.spark.verifying import Verified, batch_of, ends_of, session_of
+from penstock.spark.within import place_within
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -349,7 +351,10 @@ class _Target:
         self._shown = shown
         self._tell = tell
         self._target = ReplicaTarget(
-            *(name, config), stopping=threading.Event(), marker=client.marker, destination=anew
+            *(name, config),
+            stopping=threading.Event(),
+            within=partial(place_within, client),
+            destination=anew,
         )
         # What was not met was told when it came.
         self._stage = Stage(name, config, self._target.columns, tells=False)
