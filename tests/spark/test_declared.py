@@ -62,6 +62,43 @@ def test_what_was_declared_before_the_first_value_is_known_when_it_comes(tmp_pat
     assert kind(tmp_path / "t", "j") == "json"
 
 
+@pytest.mark.parametrize("word", ["create", "modify"])
+@pytest.mark.parametrize("to", ["table", "history", "elements"])
+def test_what_was_declared_in_a_batch_without_rows_is_known_when_one_comes(
+    to: str, word: str, tmp_path: Path
+) -> None:
+    """As Zero's sources tell a table that is made, in a commit of its own. Twice equals once."""
+    make: Any = history if to == "history" else pipeline
+    explode = {"transform": [{"explode": "lines"}]} if to == "elements" else {}
+    config, entries = make(tmp_path / "t", **explode), Entries()
+    if word == "modify":  # a column is added
+        entries.commit(put(1, n=1, lines=[1]))
+        apply(entries.table(), config)
+    entries.commit(schema_event(word, columns={"j": "json"}, varying={"j": "json"}))
+    before = entries.head - 1
+    versions: list[int] = []
+    for number in (1, 2):
+        assert apply(entries.table(before), config, batch_id=number).rejected == 0
+        versions.append(DeltaTable(str(tmp_path / "t")).version())
+    assert versions[0] == versions[1]
+    assert kind(tmp_path / "t", "j") == "json"
+    entries.commit(put(2, j="red", lines=[2]), put(3, j={"a": 1}, lines=[3]))
+    after = entries.head - 2
+    assert apply(entries.table(after), config, batch_id=3).rejected == 0
+    assert kind(tmp_path / "t", "j") == "json"
+
+
+def test_what_is_declared_of_collections_that_are_not_followed_makes_no_table(
+    tmp_path: Path,
+) -> None:
+    config, entries = pipeline(tmp_path / "t"), Entries()
+    entries.commit(
+        columns_of(n="decimal"), schema_event("modify", collection="lines", varying={"j": "json"})
+    )
+    apply(entries.table(), config)
+    assert not list(tmp_path.iterdir()), "nor does what declares nothing"
+
+
 def test_a_zero_timestamp_does_not_make_the_column_a_text(tmp_path: Path) -> None:
     """It is rejected, by name, and no instant behind it is."""
     entries, config = Entries(), pipeline(tmp_path / "t")

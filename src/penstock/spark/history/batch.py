@@ -21,7 +21,7 @@ and names it (`_rejected_sequence`), until a change that fits, or a delete, ends
 | rename to a collection with other steps | a gap too, and open versions of the old name end |
 | rename that only the old name's table is past | a gap: it has the rows of then no more |
 | gap | `on_gap`: stop, or note it in the rejects; versions stay open |
-| create, modify, indexes, sharding, invalidate, system events | is as it was |
+| create, modify, indexes, sharding, invalidate, system events | gets columns that they declare |
 | any other | is not guessed at: the pipeline stops before it |
 """  # noqa: E501 - a table
 
@@ -32,12 +32,13 @@ import pyarrow as pa
 from penstock.errors import BatchTooLargeError
 from penstock.spark.config import HistoryPipelineConfig
 from penstock.spark.history.apply import HistoryWrite, Tracking, prepare, prepare_move
-from penstock.spark.history.columns import VERSION_COLUMNS
+from penstock.spark.history.columns import VERSION_COLUMNS, VERSION_NAMING
 from penstock.spark.history.delta import VersionTable
 from penstock.spark.history.resolve import TooLargeError
 from penstock.spark.table.arrow import arrow, compute
 from penstock.spark.table.chunk import Chunk, Control
 from penstock.spark.table.lake import Lake
+from penstock.spark.table.plan import Naming
 from penstock.spark.table.slices import in_slices, slice_bytes
 from penstock.spark.table.stamp import Stamp
 from penstock.spark.table.unfollowed import Unfollowed
@@ -85,6 +86,9 @@ class HistoryWriter(Writer[VersionTable]):
         table = self._lake.table(collection)
         assert isinstance(table, VersionTable)
         return table
+
+    def _columns(self, collection: str) -> tuple[pa.Schema, Naming]:  # noqa: ARG002
+        return VERSION_COLUMNS, VERSION_NAMING
 
     def _write(self, parts: Sequence[tuple[VersionTable, Chunk]], stamp: Stamp) -> None:
         left = self._bytes_max

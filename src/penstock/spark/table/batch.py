@@ -16,17 +16,20 @@ batch is applied again; a row is never missing from a table without being in the
 | rename to a collection with other steps | a gap too, and the old name loses its rows |
 | rename that only the old name's table is past | a gap: it has the rows of then no more |
 | gap | `on_gap`: stop, or note it in the rejects |
-| create, modify, indexes, sharding, invalidate, system events | is as it was |
+| create, modify, indexes, sharding, invalidate, system events | gets columns that they declare |
 | any other | is not guessed at: the pipeline stops before it |
 """
 
 from collections.abc import Sequence
 from functools import partial
 
+import pyarrow as pa
+
 from penstock.spark.table.apply import TableWrite, prepare, prepare_move, relative_keys
 from penstock.spark.table.chunk import Chunk, Control
 from penstock.spark.table.delta import of_stream, text
 from penstock.spark.table.elements import (
+    ELEMENT_NAMING,
     Elements,
     element_columns,
     elements_of,
@@ -34,7 +37,7 @@ from penstock.spark.table.elements import (
     prepare_elements_move,
 )
 from penstock.spark.table.lake import KeptTable
-from penstock.spark.table.plan import DATABASE, OWN_COLUMNS, SEQUENCE
+from penstock.spark.table.plan import DATABASE, DELTA, OWN_COLUMNS, SEQUENCE, Naming
 from penstock.spark.table.slices import in_slices, slice_bytes, whole_keys
 from penstock.spark.table.stamp import Stamp
 from penstock.spark.table.writing import Writer
@@ -45,6 +48,12 @@ class BatchWriter(Writer[KeptTable]):
 
     def _open(self, collection: str) -> KeptTable:
         return self._lake.table(collection)
+
+    def _columns(self, collection: str) -> tuple[pa.Schema, Naming]:
+        elements = self._elements(collection)
+        if elements is None:
+            return OWN_COLUMNS, DELTA
+        return element_columns(elements.field), ELEMENT_NAMING
 
     def _write(self, parts: Sequence[tuple[KeptTable, Chunk]], stamp: Stamp) -> None:
         writes: list[tuple[KeptTable, TableWrite]] = []

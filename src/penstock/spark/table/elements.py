@@ -61,7 +61,7 @@ from penstock.spark.transform.config import ELEMENT
 EXPLODED: Final = b"penstock.explode"
 """What the metadata of the column `element` says: the field of whose elements the rows are."""
 
-_NAMING: Final = Naming(own=(*OWN_COLUMNS.names, ELEMENT, OPERATION))
+ELEMENT_NAMING: Final = Naming(own=(*OWN_COLUMNS.names, ELEMENT, OPERATION))
 
 
 class Elements(Struct, frozen=True, kw_only=True):
@@ -106,7 +106,7 @@ def prepare_elements(
     building = arrow.array(relative_keys(chunk), pa.string())
     base = base.filter(compute.is_in(base[KEY], building))
     outcomes = outcomes_of(chunk, element_states(base, elements.field))
-    existing = with_declared(schema, chunk.declared, _NAMING)
+    existing = with_declared(schema, chunk.declared, ELEMENT_NAMING)
     write, misfits = _written(outcomes, existing, elements, sized=True)
     rejects = [
         Reject(sequence=int(outcomes.sequences[at]), reason=why.reason, field=why.field)
@@ -186,7 +186,7 @@ def _written(
             return cells
         return _of_one_kind(cells, elements.field, parents, order)
 
-    placement = place(schema, cells, order, naming=_NAMING, parents=parents, prepare=prepare)
+    placement = place(schema, cells, order, naming=ELEMENT_NAMING, parents=parents, prepare=prepare)
     for row, why in sorted(placement.misfits.items()):
         reason = why.reason
         if why.field == elements.field:
@@ -268,7 +268,7 @@ def _of_one_kind(
     own: dict[Kind, Column] = {
         kind: column.slice(start, stop - start) for kind, column in kinds.items()
     }
-    if not place(arrow.schema([]), {field: own}, order[start:stop], naming=_NAMING).misfits:
+    if not place(arrow.schema([]), {field: own}, order[start:stop], naming=ELEMENT_NAMING).misfits:
         return cells
     texts = compute.coalesce(*(fit(Kind.JSON, kind, column)[0] for kind, column in own.items()))
     columns: dict[Kind, Column] = {

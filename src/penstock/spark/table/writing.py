@@ -22,11 +22,12 @@ from msgspec import Struct, structs
 from penstock.errors import ChangesLostError, PipelineChangedError, PipelineError
 from penstock.event import Kind
 from penstock.spark.config import DeltaPipelineConfig, SteppedPipelineConfig
-from penstock.spark.table.arrow import compute
+from penstock.spark.table.arrow import arrow, compute
 from penstock.spark.table.chunk import Chunk, Collected, Control
-from penstock.spark.table.declared import declared_by
+from penstock.spark.table.declared import Declared, declared_by, with_declared
 from penstock.spark.table.events import Effect, Place, effect_of, renamed
 from penstock.spark.table.lake import Folders, KeptTable, Lake
+from penstock.spark.table.plan import Naming
 from penstock.spark.table.reduce import CONTROL
 from penstock.spark.table.rejecting import write_rejects
 from penstock.spark.table.rejects import GAP, Reject
@@ -153,6 +154,10 @@ class Writer(ABC, Generic[_Own]):
         """The table of a collection, as it is now."""
 
     @abstractmethod
+    def _columns(self, collection: str) -> tuple[pa.Schema, Naming]:
+        """The own columns of a collection's table, and how its others are named."""
+
+    @abstractmethod
     def _write(self, parts: Sequence[tuple[_Own, Chunk]], stamp: Stamp) -> None:
         """Apply changes of rows: the rejects of all first, then each table in one commit."""
 
@@ -176,20 +181,39 @@ class Writer(ABC, Generic[_Own]):
     def _changes(self, chunk: Chunk, after: int, until: int) -> None:
         """Apply the changes of rows in (after, until]."""
         here = (chunk.sequences > after) & (chunk.sequences <= until) & (chunk.roles != CONTROL)
-        if not here.any():
-            return
-        chunk = chunk.take(np.flatnonzero(here))
+        written = self._changed_rows(chunk.take(np.flatnonzero(here)), after, until)
+        told = {one.collection for one in self._controls if after < one.sequence <= until}
+        for collection in sorted(filter(self._follows, told - written)):
+            self._declare(collection, self._stamp(after, until))
+
+    def _changed_rows(self, chunk: Chunk, after: int, until: int) -> set[str]:
+        """Apply these, which are all in (after, until]; the collections that they are of."""
+        if not chunk.rows.num_rows:
+            return set()
         parts: list[tuple[_Own, Chunk]] = []
         for collection in compute.unique(chunk.rows["collection"]).to_pylist():
             table = self._table(collection)
             own = compute.equal(chunk.rows["collection"], collection).to_numpy()
             part = chunk.take(np.flatnonzero(own & (chunk.sequences > self._applied(table))))
             if part.rows.num_rows:
-                declared = declared_by(
-                    self._controls, collection, steps_of(self._config, collection)
-                )
+                declared = self._declared(collection)
                 parts.append((table, structs.replace(part, declared=declared)))
         self._write(parts, self._stamp(after, until))
+        return {part.rows["collection"][0].as_py() for _, part in parts}
+
+    def _declare(self, collection: str, stamp: Stamp) -> None:
+        """Have the columns that a source declares before it has rows: no later batch says them."""
+        declared = self._declared(collection)
+        if not declared:
+            return
+        table = self._table(collection)
+        own, naming = self._columns(collection)
+        columns = with_declared(table.schema, declared, naming)
+        if self._applied(table) < stamp.until and len(columns) > len(table.schema):
+            table.append(arrow.schema([*own, *columns]).empty_table(), stamp)
+
+    def _declared(self, collection: str) -> Declared:
+        return declared_by(self._controls, collection, steps_of(self._config, collection))
 
     def _reject(self, rejects: list[Reject], stamp: Stamp) -> None:
         if not rejects:
