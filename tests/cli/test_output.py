@@ -1,20 +1,28 @@
 """Whatever others chose is shown escaped: on a terminal it moves nothing and forges no line."""
 
 import io
-from typing import Any
+from pathlib import Path
+from typing import Any, cast
 
 import pytest
+from msgspec import structs
 from rich.console import Group
 from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from penstock.cli import output, status
+from penstock.audit import findings as audit
+from penstock.audit.points import Place
+from penstock.checks import Level
+from penstock.cli import audit_verify, doctor, log, output, status
 from penstock.cli.logs import configure
+from penstock.cli.restore_asked import Written
+from penstock.cli.restore_job import Job
 from penstock.cli.status import ReaderReport, Report, SourceReport
 from penstock.cli.status_shards import ShardReport
 from penstock.errors import RequestError
 from penstock.harmless import harmless
+from penstock.log.maintenance import CheckReport
 
 EVIL = "a\x1b[2J\x1b[31m\x9b1m\u202eb\r\nforged line [bold red]up[/]\x07\ud800"
 STEERING = "\x1b\x9b\u202e\r\x07\ud800"
@@ -97,6 +105,80 @@ def test_errors_and_lines_show_the_words_of_others_escaped(
     assert clean(said.err)
     assert clean(said.out)
     assert len(said.out.splitlines()) == 1
+
+
+FORGED = "a\nsound. Keep this hash elsewhere"
+
+
+@pytest.mark.parametrize("command", ["verify", "doctor", "check", "restore", "replay", "plain"])
+def test_no_name_forges_a_line_of_a_command(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    finding = audit.Finding(
+        what="record", problem="missing", says=FORGED, id=FORGED, db="db", tbl=FORGED, pk=FORGED
+    )
+    # Without a trail: only what it says is looked at.
+    job = Job(cast("Any", None), cast("Any", None), target=None, as_json=False)
+    place = Place(at=1, transaction=FORGED)
+    match command:
+        case "verify":
+            audit_verify._print(  # pyright: ignore[reportPrivateUsage]
+                audit.Report(
+                    source=FORGED,
+                    database=FORGED,
+                    records=FORGED,
+                    first=1,
+                    last=2,
+                    batches=1,
+                    hash="00",
+                    proved=1,
+                    erased=0,
+                    retired=0,
+                    archived=0,
+                    broken=1,
+                    unfinished=0,
+                    first_broken=finding,
+                    findings=[finding, structs.replace(finding, at=2)],
+                    unchecked=[FORGED],
+                    expected=FORGED,
+                )
+            )
+        case "doctor":
+            doctor._print(  # pyright: ignore[reportPrivateUsage]
+                doctor.Finding(
+                    about=FORGED, name=FORGED, level=Level.WARNING, detail=FORGED, fix=FORGED
+                )
+            )
+        case "check":
+            log._print(  # pyright: ignore[reportPrivateUsage]
+                Path(FORGED),
+                CheckReport(
+                    log_id=1,
+                    trimmed=0,
+                    head=1,
+                    head_commit=1,
+                    entries=1,
+                    commits=1,
+                    blocks=1,
+                    bytes=1,
+                    unfinished_extents=0,
+                    sources=[],
+                    problems=[FORGED],
+                ),
+            )
+        case "restore":
+            row = Written(table=FORGED, rows=1, sample=(FORGED,))
+            job._say(place, [row], "restored")  # pyright: ignore[reportPrivateUsage]
+        case "replay":
+            failure = {"about": FORGED, "what": FORGED}
+            job._say_replayed(place, 1, [failure], execute=True)  # pyright: ignore[reportPrivateUsage]
+        case _:
+            # As of `deadletter`, `reload` and whoever else prints a sentence.
+            output.stdout().print(f"{FORGED}: why", markup=False)
+    said = capsys.readouterr()
+    lines = (said.out + said.err).splitlines()
+    assert any("a\\nsound. Keep" in line for line in lines)
+    assert not any(line.lstrip().startswith("sound.") for line in lines)
 
 
 def test_the_services_lines_on_a_terminal_are_escaped(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -68,7 +68,7 @@ def archives_of(folders: list[Path] | None, source: str) -> "Archives":
 
 def say(line: str) -> None:
     """One line to people."""
-    output.stdout().print(line, markup=False, soft_wrap=True)
+    output.say(line)
 
 
 def also_named(names: list[str]) -> str:

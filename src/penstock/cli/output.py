@@ -13,6 +13,7 @@ import typer
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.markup import escape
 from rich.segment import Segment
+from rich.text import Text
 
 from penstock.errors import PenstockError
 from penstock.harmless import harmless, harmless_lines
@@ -62,7 +63,14 @@ def speak() -> None:
 
 class Screen(Console):
     """A console on which nothing that is drawn steers the terminal but rich itself: names, ids and
-    messages of others come into everything that is shown."""
+    messages of others come into everything that is shown. Plain text, without markup, stays one
+    line: what others wrote begins no line of its own."""
+
+    def print(self, *objects: Any, markup: bool | None = None, **how: Any) -> None:
+        """As rich does it, but for the line ends in a text without markup."""
+        if markup is False:
+            objects = tuple(harmless(one) if isinstance(one, str) else one for one in objects)
+        super().print(*objects, markup=markup, **how)
 
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None
@@ -140,7 +148,7 @@ def report(error: PenstockError, *, as_json: bool) -> None:
     console = stderr()
     console.print("error:", style="bold red", end=" ")
     # A line that somebody else began cannot be taken for one of ours.
-    console.print(str(error).replace("\n", "\n  "), markup=False)
+    console.print(Text(str(error).replace("\n", "\n  ")))
 
 
 def ago(unix_ms: int, now_ms: int) -> str:

@@ -14,7 +14,6 @@ from penstock.cli.pipeline_ask import EndpointOption, NameArgument
 from penstock.cli.pipeline_spark import ConfOption, MasterOption, session_for
 from penstock.cli.steps import Doing, Steps, steps
 from penstock.errors import ConfigError, PipelineError
-from penstock.harmless import harmless
 
 if TYPE_CHECKING:
     from penstock.cli.config import Settings
@@ -178,7 +177,7 @@ def _print(found: "Verified", to: str) -> None:
             begins = "" if row.from_sequence is None else f" from {row.from_sequence}"
             whose = one.collection or (whole if to == "view" else f"entry {row.sequence}")
             whose += "" if row.element is None else f" element {row.element}"
-            out.print(harmless(f"{whose} {row.key}{begins}: {row.what}{columns}"), markup=False)
+            out.print(f"{whose} {row.key}{begins}: {row.what}{columns}", markup=False)
         if len(one.listed) > _SHOWN:
             out.print(f"… {one.differences - _SHOWN:,} more; --json lists them", markup=False)
         if one.left:

@@ -4,6 +4,7 @@ from typing import Annotated
 
 import typer
 from msgspec import to_builtins
+from rich.text import Text
 
 from penstock.cli import output
 from penstock.errors import ConfigError
@@ -47,4 +48,4 @@ def propose(
     if as_json:
         output.emit({"source": source, "tables": to_builtins(tables)})
     else:
-        output.stdout().print(toml(tables), markup=False, highlight=False, soft_wrap=True)
+        output.stdout().print(Text(toml(tables)), soft_wrap=True)
