@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 
 from penstock.audit.shown import changes_text, value_text
-from penstock.cli.audit_drawing import BARS, bar
+from penstock.cli.audit_drawing import BARS, bar, facts
 from penstock.cli.audit_keys import Keys
 from penstock.cli.audit_lines import Lines, fitted
 from penstock.cli.audit_state import ROWS_MAX, Effect, Mode, State
@@ -54,6 +54,22 @@ def state(count: int = 0) -> State:
     made = State(name="trail", tz="UTC", written={})
     made.load(rows(*range(count, 0, -1)), head=count, counts={})
     return made
+
+
+def test_a_record_shows_its_own_id_and_that_of_its_event() -> None:
+    """Which an erasure takes, and trails of before do not have apart."""
+    record = {
+        "_id": "made",
+        "at": 1,
+        "seq": 0,
+        "op": "insert",
+        "ts": DatetimeMS(0),
+        "meta": {"pk_text": "1"},
+        "txn": {"id": "t", "size": 1},
+        "src": {"source": "shop", "event": "its\nown"},
+    }
+    assert dict(facts(record, "UTC")).items() >= {"_id": "made", "event": "its\\nown"}.items()
+    assert "event" not in dict(facts({**record, "src": {"source": "shop"}}, "UTC"))
 
 
 def test_whoever_looks_at_an_older_record_stays_there_while_others_come() -> None:

@@ -1,6 +1,9 @@
 """Whatever others chose is shown escaped: on a terminal it moves nothing and forges no line."""
 
 import io
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any, cast
 
@@ -198,6 +201,51 @@ def test_the_services_lines_on_a_terminal_are_escaped(monkeypatch: pytest.Monkey
         structlog.configure(**before)
         structlog.contextvars.clear_contextvars()
     assert "a\\x1b[2Jb" in terminal.getvalue()
+
+
+MAIN = """
+import sys
+from penstock.cli import app, output
+from penstock.errors import RequestError
+
+@app.app.command("half")
+def half() -> None:
+    print("half done")
+    raise RequestError("the other half is not done")
+
+@app.app.command("other")
+def other() -> None:
+    output.emit({"done": 1})
+    with open("/dev/full", "w") as file:
+        file.write("x")
+
+sys.argv = ["penstock", sys.argv[1]]
+app.main()
+"""
+
+
+def ended(command: str, stdout: Any) -> "subprocess.CompletedProcess[bytes]":
+    """A process of that command of MAIN."""
+    words = [sys.executable, "-c", MAIN, command]
+    env = {**os.environ, "PYTHONUNBUFFERED": ""}
+    return subprocess.run(words, stdout=stdout, stderr=subprocess.PIPE, check=False, env=env)
+
+
+def test_an_error_is_told_also_where_what_was_printed_finds_no_room() -> None:
+    with Path("/dev/full").open("wb") as full:
+        done = ended("half", full)
+    first, second = done.stderr.decode().splitlines()
+    assert first == "error: the other half is not done"
+    assert "what is printed cannot be written" in second
+    assert done.returncode == RequestError.exit_code
+
+
+def test_another_file_that_is_full_adds_nothing_to_what_is_printed() -> None:
+    done = ended("other", subprocess.PIPE)
+    assert done.stdout == b'{"done":1}\n'
+    assert b"No space left on device" in done.stderr
+    assert b"what is printed" not in done.stderr
+    assert done.returncode == 1
 
 
 def test_harmless_is_one_line() -> None:

@@ -1,8 +1,7 @@
 """The commands by name, and the one place where an error becomes a sentence and an exit code."""
 
-import errno
 import sys
-from typing import Final, NoReturn
+from typing import NoReturn
 
 import typer
 
@@ -29,8 +28,6 @@ from penstock.cli import (
     zero,
 )
 from penstock.errors import ConfigError, PenstockError
-
-_NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
 
 
 def _exit_codes() -> str:
@@ -102,32 +99,54 @@ app.command("quickstart")(quickstart.command)
 
 def main() -> None:
     """Run the command line; never returns. Exit codes are stable (see `penstock --help`)."""
-    output.speak()
+    out = output.speak()
     try:
         try:
             output.literal(typer.main.get_command(app))(prog_name="penstock")
-        finally:
-            if sys.stdout is not None:  # pyright: ignore[reportUnnecessaryComparison]
-                sys.stdout.flush()  # while it can still be said that this fails
+        except SystemExit:
+            _flush()  # while it can still be said that this fails
+            raise
     except PenstockError as error:
         _fail(error)
     except BrokenPipeError:
         output.silence()
         sys.exit(1)
     except OSError as error:
-        if error.errno not in _NO_ROOM or output.takes_more():
+        if out is None or error is not out.refused:
             raise
         output.silence()
-        _fail(
-            ConfigError(
-                f"what is printed cannot be written ({error.strerror}). What came before may end "
-                f"within a line. Make room where it goes, or print elsewhere."
-            )
-        )
+        _fail(_unwritten(error))
     except KeyboardInterrupt:
+        _let_go()
         sys.exit(130)
 
 
+def _flush() -> None:
+    if sys.stdout is not None:  # pyright: ignore[reportUnnecessaryComparison]
+        sys.stdout.flush()
+
+
+def _let_go() -> OSError | None:
+    """Write what is buffered for stdout, after which nothing comes; returns why it was refused."""
+    try:
+        _flush()
+    except OSError as error:
+        output.silence()
+        return error
+    return None
+
+
+def _unwritten(error: OSError) -> ConfigError:
+    return ConfigError(
+        f"what is printed cannot be written ({error.strerror}). What came before may end within a "
+        f"line. Make room where it goes, or print elsewhere."
+    )
+
+
 def _fail(error: PenstockError) -> NoReturn:
-    output.report(error, as_json="--json" in sys.argv)
+    as_json = "--json" in sys.argv
+    output.report(error, as_json=as_json)
+    refused = _let_go()
+    if refused is not None and not isinstance(refused, BrokenPipeError):
+        output.report(_unwritten(refused), as_json=as_json)
     sys.exit(error.exit_code)

@@ -181,7 +181,9 @@ def facts(record: Record, tz: str) -> Iterator[tuple[str, str]]:
     """What is known of a record, but for its columns."""
     meta, src, txn = record["meta"], shown.source_of(record), record["txn"]
     yield "place", str(record["at"])
-    yield "event", str(record["_id"])
+    yield "_id", harmless(str(record["_id"]))
+    if "event" in src:
+        yield "event", harmless(str(src["event"]))
     yield "operation", str(record["op"])
     yield "table", harmless(f"{meta.get('db') or ''}.{meta.get('tbl') or ''}")
     yield "key", shown.key_text(record)

@@ -4,7 +4,7 @@ import os
 import sys
 from collections.abc import Iterable
 from datetime import UTC, datetime
-from io import TextIOWrapper
+from io import BufferedWriter, FileIO, TextIOWrapper
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -53,12 +53,40 @@ KeyOption = Annotated[
 DEFAULT_CONFIG = Path("penstock.toml")
 
 
-def speak() -> None:
+class Out(FileIO):
+    """Where stdout goes; remembers why that did not take something."""
+
+    refused: OSError | None = None
+
+    def write(self, data: Any, /) -> int:
+        try:
+            return super().write(data)
+        except OSError as error:
+            self.refused = error
+            raise
+
+
+def speak() -> Out | None:
     """Print what the terminal's encoding has no character for as its escape (`\\u65e5`), instead of
-    ending with an error. To be done once."""
+    ending with an error. To be done once; returns where stdout goes from now on, None where it is
+    not this process's own."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
+    given = sys.stdout
+    if not isinstance(given, TextIOWrapper) or given is not sys.__stdout__:
+        return None
+    out = Out(given.fileno(), "wb", closefd=False)
+    # Without a buffer where there was none, as with python -u.
+    sink: Any = out if given.write_through else BufferedWriter(out)
+    sys.stdout = TextIOWrapper(
+        sink,
+        encoding=given.encoding,
+        errors="backslashreplace",
+        line_buffering=given.line_buffering,
+        write_through=given.write_through,
+    )
+    return out
 
 
 class Screen(Console):
@@ -120,15 +148,6 @@ def emit(fact: Any) -> None:
     """Write one JSON line to stdout, at once."""
     sys.stdout.buffer.write(msgspec.json.encode(fact) + b"\n")
     sys.stdout.flush()
-
-
-def takes_more() -> bool:
-    """Whether stdout takes another line's end: what it did not take may not be buffered."""
-    try:
-        os.write(sys.stdout.fileno(), b"\n")
-    except OSError:
-        return False
-    return True
 
 
 def silence() -> None:
