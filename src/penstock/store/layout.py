@@ -80,6 +80,7 @@ class SealedShard(Struct, frozen=True, array_like=True):
     first: int
     last: int
     begun_ms: int
+    life: str = ""
 
 
 class State(Struct, frozen=True, kw_only=True):

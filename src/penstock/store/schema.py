@@ -238,3 +238,5 @@ class Stream(Struct, frozen=True, kw_only=True):
     """When it began; 0: when the stream did."""
     shard_bytes: int = 0
     """What was written into it."""
+    shard_life: str = ""
+    """As `Shard.life`."""

@@ -43,6 +43,10 @@ class Shard(NamedTuple):
     last: int | None
     """The sequence of its last record; None while it is open. Never changes once it is said."""
     begun_ms: int
+    life: str = ""
+    """Who wrote the store's sequence before `first`, as the store said when the shard began: so two
+    stores that were one do not have the same shard behind what only one of them wrote. Empty for
+    the first of a stream, and for what an older Penstock began. Never changes."""
 
 
 def is_due(stream: Stream, limits: ShardLimits, *, time_ms: int) -> bool:
@@ -57,10 +61,15 @@ def seal(layout: Layout, txn: Transaction, stream: Stream, *, first: int, time_m
     """End the open shard at the stream's newest record; the next begins with `first`."""
     current = _open(stream)
     assert stream.latest is not None, "an empty shard is never sealed"
-    sealed = SealedShard(current.first, stream.latest, current.begun_ms)
+    sealed = SealedShard(current.first, stream.latest, current.begun_ms, current.life)
     layout.put_shard(txn, stream.id, current.number, sealed)
     return msgspec.structs.replace(
-        stream, shard=current.number + 1, shard_first=first, shard_ms=time_ms, shard_bytes=0
+        stream,
+        shard=current.number + 1,
+        shard_first=first,
+        shard_ms=time_ms,
+        shard_bytes=0,
+        shard_life=layout.life(txn, first - 1),
     )
 
 
@@ -87,7 +96,7 @@ def shards(layout: Layout, txn: Transaction, stream: Stream) -> list[Shard]:
         end = last.first if stream.latest is None else max(last.first, stream.latest)
         last = last._replace(last=end)
     sealed = [
-        Shard(number, number - 1 or None, one.first, one.last, one.begun_ms)
+        Shard(number, number - 1 or None, one.first, one.last, one.begun_ms, one.life)
         for number, one in layout.shards(txn, stream.id)
     ]
     found = [*sealed, last]
@@ -112,6 +121,7 @@ def _open(stream: Stream) -> Shard:
         stream.shard_first or stream.first,
         None,
         stream.shard_ms or stream.created_ms,
+        stream.shard_life,
     )
 
 

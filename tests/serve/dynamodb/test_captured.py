@@ -485,6 +485,35 @@ def test_places_of_a_history_that_was_lost_are_refused_and_others_go_on(
         assert name == "TrimmedDataAccessException"
 
 
+@pytest.mark.parametrize("by", ["age", "size"])
+def test_a_shard_that_begins_behind_what_only_one_of_two_histories_has_is_another_one(
+    tmp_path: Path, by: str
+) -> None:
+    """Whoever has read its parent to the end in the lost log would miss what is in this one."""
+    now, was = tmp_path / "now", tmp_path / "was"
+    limits: dict[str, Any] = {"shard_age": 60} if by == "age" else {"shard_bytes": 1024}
+    with captured(now, clock=SetClock(), **limits) as service:
+        service.append(commit(told(1, {"_id": "1"})))
+    shutil.copytree(now, was)
+    found: list[list[Any]] = []
+    for text in ("x", "y"):
+        clock = SetClock()
+        with captured(now, clock=clock, **limits) as service:
+            service.append(commit(told(2, {"_id": "2", "text": text * 1024})))
+            if by == "age":
+                clock.pass_(61)
+                service.tidied()
+            else:
+                service.append(commit(told(3, {"_id": "3"})))
+            found.append(service.shards(service.arn_of(TABLE)))
+        shutil.rmtree(now)
+        shutil.copytree(was, now)
+    (parent, lost), (same, new) = found
+    assert parent["ShardId"] == same["ShardId"] == lost["ParentShardId"] == new["ParentShardId"]
+    assert lost["SequenceNumberRange"] == new["SequenceNumberRange"]
+    assert lost["ShardId"] != new["ShardId"]
+
+
 def test_a_number_of_a_lost_history_is_refused_behind_retention_too(tmp_path: Path) -> None:
     """Nothing of the shard follows, so that nobody else would be told of a loss."""
     with captured(tmp_path, log=MemoryLog(LogConfig(retention_events=8))) as service:

@@ -82,7 +82,7 @@ class Played:
             self.book.taken()
             return
         if step == "old":
-            self.book.roll(read=self.sequence, now_ms=now_ms + 10 * self.sequence)
+            self.book.roll(read=self.sequence, check=1, now_ms=now_ms + 10 * self.sequence)
             return
         self.sequence += 1
         if step in CHANGES:
@@ -92,7 +92,7 @@ class Played:
             else:
                 self.changes[self.sequence] = views_of(event)
             self.book.change(
-                event, self.sequence, check=1, size=1, begins_commit=True, now_ms=now_ms
+                event, self.sequence, before=1, check=1, size=1, begins_commit=True, now_ms=now_ms
             )
         elif step == "trimmed":
             self.losses.append(self.sequence)

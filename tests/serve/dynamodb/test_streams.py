@@ -5,11 +5,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
+import xxhash
 from botocore.exceptions import ClientError
 
-from penstock.serve.dynamodb.names import read_sequence_number
+from penstock.serve.dynamodb.names import id_of_shard, read_sequence_number
 from penstock.store import KeyType, StreamViewType
+from penstock.store.layout import SealedShard
 from penstock.store.shards import ShardLimits
 from tests.serve.dynamodb.support import Served, name_of, served
 from tests.store.support import SetClock
@@ -549,6 +552,46 @@ def test_places_of_a_store_that_was_lost_are_refused_and_others_go_on(
             after = everything.iterator(arn, child["ShardId"])
             found = everything.streams.get_records(ShardIterator=after)
         assert [one["dynamodb"]["Keys"]["id"]["S"] for one in found["Records"]] == ["same", "new"]
+
+
+@pytest.mark.slow
+def test_a_shard_that_begins_behind_what_only_one_of_two_histories_has_is_another_one(
+    tmp_path: Path,
+) -> None:
+    """Whoever has read its parent to the end in the lost store would miss what is in this one."""
+    path, copy = tmp_path / "store", tmp_path / "copy"
+    with served(path, clock=SetClock()) as everything:
+        table = everything.table()
+        table.put_item(Item={"id": "kept"})
+    shutil.copytree(path, copy)
+    found: list[list[Any]] = []
+    for name in ("lost", "new"):
+        clock = SetClock()
+        limits = ShardLimits(age_seconds=60, bytes_max=1 << 20)
+        with served(path, clock=clock, shards=limits) as everything:
+            everything.resource.Table(table.name).put_item(Item={"id": name})
+            clock.pass_(61)
+            everything.db.sweep()
+            arn = everything.arn(table)
+            found.append(everything.shards(arn))
+            child = found[-1][1]["ShardId"]
+            everything.resource.Table(table.name).put_item(Item={"id": "next"})
+            clock.pass_(61)
+            everything.db.sweep()
+            assert everything.shards(arn)[1]["ShardId"] == child, "sealed, it is the same"
+        shutil.rmtree(path)
+        shutil.copytree(copy, path)
+    (parent, lost), (same, new) = found
+    assert parent["ShardId"] == same["ShardId"] == lost["ParentShardId"] == new["ParentShardId"]
+    assert lost["SequenceNumberRange"] == new["SequenceNumberRange"]
+    assert lost["ShardId"] != new["ShardId"]
+
+
+def test_shards_that_an_earlier_penstock_began_have_the_ids_that_it_gave_them() -> None:
+    sealed = msgspec.msgpack.decode(msgspec.msgpack.encode((5, 8, 1_000)), type=SealedShard)
+    digest = xxhash.xxh32_hexdigest(b"3.2026-11-29T00:00:00.000.2")
+    given = f"shardId-00000000000000000005-{digest}"
+    assert id_of_shard(sealed.first, "3.2026-11-29T00:00:00.000.2", sealed.life) == given
 
 
 def test_a_number_that_an_earlier_penstock_wrote_is_good(shared: Served) -> None:

@@ -95,8 +95,14 @@ def read_sequence_number(given: str) -> Number:
 
 def shard_id(stream: Stream, shard: Shard) -> str:
     """A shard's id; in the order of text, an older shard's comes first."""
-    digest = xxhash.xxh32_hexdigest(f"{stream.id}.{stream.label}.{shard.number}".encode())
-    return f"shardId-{shard.first:020d}-{digest}"
+    name = f"{stream.id}.{stream.label}.{shard.number}"
+    return id_of_shard(shard.first, name, shard.life)
+
+
+def id_of_shard(first: int, name: str, history: str) -> str:
+    """The id of a shard that begins with `first`, behind `history`; that may be empty."""
+    digest = xxhash.xxh32_hexdigest((f"{name}.{history}" if history else name).encode())
+    return f"shardId-{first:020d}-{digest}"
 
 
 def parent_id(stream: Stream, shards: list[Shard], shard: Shard) -> str | None:

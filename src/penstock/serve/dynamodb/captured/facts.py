@@ -45,6 +45,9 @@ class Shard(Struct, frozen=True, array_like=True):
     bytes: int = 0
     newest_check: int | None = None
     """Of the place `newest`; None where that is of no record, or an older Penstock's."""
+    check: int | None = None
+    """The log's, of the place before `first`, for the shard's id to name the history behind which
+    it begins. None for the first of a stream, and for what an older Penstock began."""
 
 
 class Stream(Struct, frozen=True, kw_only=True):
@@ -123,12 +126,13 @@ class Book:
         event: pb.Event,
         sequence: int,
         *,
+        before: int,
         check: int,
         size: int,
         begins_commit: bool,
         now_ms: int,
     ) -> None:
-        """Take a change of a row; `check` is that of its place."""
+        """Take a change of a row; `check` is that of its place, `before` that of the one before."""
         name = Name(event.source, event.database, event.collection)
         keys, fits = key_names(event.key), views_of(event)
         stream = self._of(name)
@@ -149,7 +153,7 @@ class Book:
             stream = self._renew(stream, sequence, now_ms, view=_lesser(stream.view, fits))
         shard = stream.shards[-1]
         if begins_commit and self._is_due(shard, now_ms):
-            stream = self._roll(stream, sequence, now_ms)
+            stream = self._roll(stream, sequence, before, now_ms)
             shard = stream.shards[-1]
         shard = structs.replace(
             shard, newest=sequence, newest_check=check, bytes=shard.bytes + size
@@ -263,12 +267,13 @@ class Book:
 
     # --- time, and what is trimmed --------------------------------------------------------------
 
-    def roll(self, *, read: int, now_ms: int) -> None:
-        """Close shards that are old, though nothing happens. Never within a commit."""
+    def roll(self, *, read: int, check: int, now_ms: int) -> None:
+        """Close shards that are old, though nothing happens. Never within a commit. `check` is that
+        of the place `read`."""
         for number in list(self.open.values()):
             stream = self.streams[number]
             if stream.stalled is None and self._is_due(stream.shards[-1], now_ms):
-                self._roll(stream, read + 1, now_ms)
+                self._roll(stream, read + 1, check, now_ms)
 
     def forget(self, *, trimmed: int, sources: frozenset[str]) -> None:
         """Forget what nobody can read any more: a stream that ended, once all of it is trimmed;
@@ -389,13 +394,14 @@ class Book:
         limits = self._limits
         return shard.bytes >= limits.bytes_max or now_ms - shard.begun_ms >= limits.age_ms
 
-    def _roll(self, stream: Stream, first: int, now_ms: int) -> Stream:
-        """Close the open shard before `first`, and begin its child there."""
+    def _roll(self, stream: Stream, first: int, before: int, now_ms: int) -> Stream:
+        """Close the open shard before `first`, and begin its child there, behind the check
+        `before`."""
         shard = stream.shards[-1]
         if first <= shard.first:
             return stream  # it has no entry yet, so it can take what comes
         parent = structs.replace(shard, last=first - 1)
-        child = Shard(shard.number + 1, first, now_ms)
+        child = Shard(shard.number + 1, first, now_ms, check=before)
         stream = structs.replace(stream, shards=(*stream.shards[:-1], parent, child))
         self._put(stream)
         return stream

@@ -217,7 +217,9 @@ class CapturedIndex:
         """Do what time does: shards grow old, and retention removes what streams had."""
         with self._kept():
             if self._read.ends_commit:
-                self._book.roll(read=self._read.sequence, now_ms=self._clock.wall_ms())
+                read = self._read
+                now_ms = self._clock.wall_ms()
+                self._book.roll(read=read.sequence, check=read.check, now_ms=now_ms)
             self._book.forget(
                 trimmed=self._log.bounds_now().trimmed,
                 sources=frozenset(state.source for state in self._log.sources_now()),
@@ -244,30 +246,33 @@ class CapturedIndex:
         if not blocks or blocks[0].log_id != read.log_id:
             return True  # the log was replaced between two looks: look again
         now_ms = self._clock.wall_ms()
+        check = read.check
         for block in blocks:
-            self._take(block, now_ms)
+            check = self._take(block, check, now_ms)
         last = blocks[-1]
         i = last.stop - 1
         self._keep(
             msgspec.structs.replace(
                 read,
                 sequence=last.last_sequence,
-                check=last.history(i),
+                check=check,
                 ends_commit=last.ends_commit(i),
             )
         )
         return True
 
-    def _take(self, block: Block, now_ms: int) -> None:
+    def _take(self, block: Block, check: int, now_ms: int) -> int:
+        """Take the entries of a block; the check behind them, where `check` is that before."""
         kinds: list[int] = block.kinds().tolist()
         for i in range(block.start, block.stop):
-            sequence = block.first_sequence + i
+            sequence, before, check = block.first_sequence + i, check, block.history(i)
             if kinds[i] == Kind.DATA:
                 stored = block.stored(i)
                 self._book.change(
                     pb.Event.FromString(stored),
                     sequence,
-                    check=block.history(i),
+                    before=before,
+                    check=check,
                     size=len(stored),
                     begins_commit=block.ordinal(i) == 0,
                     now_ms=now_ms,
@@ -276,6 +281,7 @@ class CapturedIndex:
             event = decode_message(block.message(i)).event
             assert not isinstance(event, ChangeEvent)
             self._book.control(event, sequence, now_ms=now_ms)
+        return check
 
     def _tidy_now_and_then(self) -> None:
         now = self._clock.steady_seconds()

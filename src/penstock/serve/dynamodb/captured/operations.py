@@ -2,8 +2,6 @@
 
 from typing import Any, Final
 
-import xxhash
-
 from penstock.serve.dynamodb.captured.endpoint import CapturedEndpoint
 from penstock.serve.dynamodb.captured.facts import Shard, Stream, label_of
 from penstock.serve.dynamodb.captured.index import Shown
@@ -19,7 +17,7 @@ from penstock.serve.dynamodb.captured.reading import has_lost, key_types, read_p
 from penstock.serve.dynamodb.errors import not_found, table_exists, trimmed, validation
 from penstock.serve.dynamodb.iterators import Iterator
 from penstock.serve.dynamodb.model import DATA, STREAMS
-from penstock.serve.dynamodb.names import is_stream_arn
+from penstock.serve.dynamodb.names import id_of_shard, is_stream_arn
 from penstock.serve.dynamodb.numbers import begins_with, ends_with
 from penstock.serve.dynamodb.places import NO_BACKUPS, first_second, key_schema_of, refuse_place
 from penstock.serve.dynamodb.requests import DATA_TARGET, STREAMS_TARGET, Operation, reading
@@ -225,8 +223,8 @@ def create_table(endpoint: CapturedEndpoint, request: dict[str, Any]) -> dict[st
 
 def shard_id(stream: Stream, shard: Shard) -> str:
     """A shard's id; in the order of text, an older shard's comes first."""
-    digest = xxhash.xxh32_hexdigest(f"{stream.number}.{stream.label_ms}.{shard.number}".encode())
-    return f"shardId-{shard.first:020d}-{digest}"
+    name = f"{stream.number}.{stream.label_ms}.{shard.number}"
+    return id_of_shard(shard.first, name, "" if shard.check is None else f"{shard.check:x}")
 
 
 def _parent_id(stream: Stream, shard: Shard) -> str | None:
