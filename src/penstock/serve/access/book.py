@@ -20,7 +20,7 @@ import structlog
 from msgspec import Struct, structs
 
 from penstock.errors import ConfigError
-from penstock.folders import sync_folder
+from penstock.folders import stamp, sync_folder
 from penstock.serve.access.tokens import Record
 
 log = structlog.get_logger(__name__)
@@ -121,7 +121,7 @@ class Book:
         self._looked_at = clock()
         self._take(Kept(secret=secrets.token_hex(32)))
         if path is not None:
-            self._seen = _stamp(path)
+            self._seen = stamp(path)
             self._take(load(path))
 
     @property
@@ -149,8 +149,8 @@ class Book:
         with self._lock:
             self._looked_at = now
             # Before it is read: what is written meanwhile is seen the next time.
-            stamp = _stamp(path)
-            if stamp == self._seen:
+            seen = stamp(path)
+            if seen == self._seen:
                 return
             try:
                 self._take(load(path))
@@ -158,7 +158,7 @@ class Book:
                 log.error("the file of tokens cannot be read; nobody is let in", reason=str(error))  # noqa: TRY400
                 self._take(Kept(secret=self._secret.hex()))
                 return
-            self._seen = stamp
+            self._seen = seen
 
     def _take(self, kept: Kept) -> None:
         self._secret = bytes.fromhex(kept.secret)
@@ -200,11 +200,3 @@ def revoked(kept: Kept, name: str, *, now: float) -> Kept:
             structs.replace(one, revoked_at=now) if one.id in found else one for one in kept.records
         ),
     )
-
-
-def _stamp(path: Path) -> tuple[int, int, int] | None:
-    try:
-        found = path.stat()
-    except OSError:
-        return None
-    return found.st_ino, found.st_mtime_ns, found.st_size

@@ -19,6 +19,7 @@ import structlog
 from msgspec import Struct
 
 from penstock.errors import ConfigError
+from penstock.folders import stamp
 from penstock.serve.access.book import LOOK_SECONDS
 from penstock.serve.access.grants import grants_of
 from penstock.serve.access.principals import Principal
@@ -59,7 +60,7 @@ class Keys:
         self._clock = clock
         self._lock = threading.Lock()
         self._looked_at = clock()
-        self._seen = _stamp(path)
+        self._seen = stamp(path)
         self._failure = ""
         self._keys = read_keys(path)
         if not self._keys:
@@ -77,8 +78,8 @@ class Keys:
             return
         with self._lock:
             self._looked_at = now
-            stamp = _stamp(self._path)
-            if stamp == self._seen:
+            seen = stamp(self._path)
+            if seen == self._seen:
                 return
             try:
                 self._keys = read_keys(self._path)
@@ -91,7 +92,7 @@ class Keys:
                 return
             if not self._keys:
                 log.error("no JWT is taken", reason=str(_useless(self._path)))
-            self._seen, self._failure = stamp, ""
+            self._seen, self._failure = seen, ""
             FILES_UNUSED.labels(SETTING).set(0)
 
 
@@ -214,11 +215,3 @@ def read_keys(path: Path) -> dict[str, tuple[_Key, ...]]:
         thumbprint = hashlib.sha256(msgspec.json.encode(parts)).hexdigest()[:16]
         keys[kid] = (*keys.get(kid, ()), (key, allowed, thumbprint))
     return keys
-
-
-def _stamp(path: Path) -> tuple[int, int, int] | None:
-    try:
-        found = path.stat()
-    except OSError:
-        return None
-    return found.st_ino, found.st_mtime_ns, found.st_size
