@@ -10,6 +10,7 @@ import pytest
 from msgspec import structs
 
 from penstock.archive import writing
+from penstock.archive.reading import Archive
 from penstock.errors import (
     ArchiveDamagedError,
     ArchiveForeignError,
@@ -86,6 +87,29 @@ async def test_every_entry_is_the_same_wherever_retention_stands(both: Both) -> 
         assert (one.first_sequence + one.start, one.last_sequence) == (4, 5)
     assert await both.past.sources() == await both.log.sources()
     assert not await both.past.wait(after=bounds.head, timeout_seconds=0)
+
+
+async def test_pages_of_a_range_read_none_of_its_checks_again(
+    both: Both, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A page proves what is before it, and begins where the one before it ended."""
+    work = archiver(both.log, both.folder)
+    await fill(both.log, seed=1, commits=40)
+    work.step()
+    archived = work.archived
+    assert archived is not None
+    await both.log.trim(archived.until)
+    archive: Any = Archive
+    rows, read = archive._rows, list[int]()
+
+    def counted(self: Any, after: int, until: int, columns: tuple[str, ...]) -> Any:
+        if columns == ("check", "commit"):
+            read.append(after)
+        return rows(self, after, until, columns)
+
+    monkeypatch.setattr(archive, "_rows", counted)
+    assert len(await entries(both.past)) > 100
+    assert not read
 
 
 # --- who asks over HTTP ---------------------------------------------------------------------------

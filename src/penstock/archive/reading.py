@@ -46,6 +46,8 @@ class Archive:
         self.hidden = len(manifest.ranges) - len(self.manifest.ranges)
         """How many files lie before it."""
         self._open: tuple[Range, Any] | None = None
+        self._last: tuple[int, int] | None = None
+        """The place that was read up to last, and its check: the next page begins there."""
 
     @classmethod
     def open(cls, path: str) -> "Archive":
@@ -59,6 +61,11 @@ class Archive:
             )
         return cls(place, found[1])
 
+    def came_to(self, sequence: int, check: int) -> None:
+        """What was read up to, and the 32-bit check of that place, so that `check_at` begins there
+        and not at the range's beginning."""
+        self._last = sequence, check
+
     def check_at(self, sequence: int) -> int | None:
         """The 32-bit check of the place; None for what is not in the archive."""
         known = self.manifest.check_after(sequence)
@@ -71,9 +78,14 @@ class Archive:
         after = one.chained_after
         check = one.after_check if after == one.after else self.check_at(after)
         assert check is not None
+        if self._last is not None and after <= self._last[0] <= sequence:
+            after, check = self._last
+        if after == sequence:
+            return check
         for batch in self._rows(after, sequence, ("check", "commit")):
             checks, commits = (batch.column(name).to_numpy() for name in ("check", "commit"))
             check = int(histories(check, checks, commits)[-1])
+        self.came_to(sequence, check)
         return check
 
     def commit_end(self, *, after: int, target: int) -> int:

@@ -51,6 +51,7 @@ class Repacking:
                 f"another version of Penstock wrote it: restore with that one)",
             )
         self.after += rows.num_rows
+        self._archive.came_to(self.after, self._check)
         if self.after == one.until and self._check != one.until_check:
             raise self._archive.damaged(one, "its entries are not those that its check says")
         return packed
