@@ -11,6 +11,7 @@ from structlog.testing import capture_logs
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import InvalidStatus
 
+from penstock.progress import parse_progress
 from tests.access.capturing import events, headers, shop
 from tests.access.certificates import Authority
 from tests.access.support import ALL, Service, issue, revoke, service
@@ -46,10 +47,14 @@ async def opened(connection: ClientConnection, payload: Any) -> None:
     assert (await said(connection))["type"] == "connection_ack"
 
 
+HEAD = sum(len(one.events) for one in events())
+"""Where the log ends."""
+
+
 async def follow(connection: ClientConnection, transport: str) -> list[str]:
     """The collections of all there is."""
     if transport == "graphql":
-        fields = "__typename ... on Change { entityType }"
+        fields = "__typename progress ... on Change { entityType }"
         query = f"subscription {{ onDataChange(since: {{beginning: true}}) {{ {fields} }} }}"
         await send(connection, "subscribe", id="s", payload={"query": query})
     else:
@@ -60,7 +65,9 @@ async def follow(connection: ClientConnection, transport: str) -> list[str]:
         data = (await said(connection))["payload"]["data"]
         item = data.get("onDataChange", data)
         if item.get("__typename") == "Maintenance" or "maintenance" in item:
-            return found
+            progress = item.get("maintenance", item).get("progress")
+            if progress and parse_progress(progress).sequence >= HEAD:
+                return found
         if "entityType" in item:
             found.append(item["entityType"])
 
