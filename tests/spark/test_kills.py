@@ -197,7 +197,7 @@ def check_trail(records: list[Document], log: pa.Table) -> None:
     """Every change and schema event, once, in order, in its transaction."""
     kept = log.filter(compute.is_in(log["kind"], pa.array(_STORY)))
     assert [record["at"] for record in records] == list(range(1, len(records) + 1))
-    assert [(one["_id"], one["seq"], one["txn"]["size"]) for one in records] == list(
+    assert [(one["src"]["event"], one["seq"], one["txn"]["size"]) for one in records] == list(
         zip(
             *(kept[name].to_pylist() for name in ("event_id", "ordinal", "commit_rows")),
             strict=True,

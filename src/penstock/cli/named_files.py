@@ -14,8 +14,6 @@ from pydantic import BaseModel
 
 from penstock.cli.config import Settings
 from penstock.errors import ConfigError
-from penstock.serve.access import book, jwt
-from penstock.serve.access.tls import http_context
 
 _BYTES_MAX: Final = 1 << 20
 """A larger file is no certificate, but data."""
@@ -133,16 +131,22 @@ def _usable(attempt: Callable[[], object], failed: list[str]) -> bool:
 
 
 def _try_certificate(settings: Settings) -> None:
+    from penstock.serve.access.tls import http_context
+
     assert settings.serve.tls is not None
     http_context(settings.serve.tls)
 
 
 def _try_keys(settings: Settings) -> None:
+    from penstock.serve.access import jwt
+
     assert settings.access.jwks is not None
     jwt.read_keys(settings.access.jwks)
 
 
 def _try_tokens(settings: Settings) -> None:
+    from penstock.serve.access import book
+
     assert settings.access.tokens is not None
     book.load(settings.access.tokens)
 
