@@ -65,7 +65,7 @@ proto: setup ## Generate code from proto/ (committed, so that users need no comp
 
 .PHONY: check
 check: setup ## The fast loop: static checks, unit tests, properties with few cases
-	PENSTOCK_CHANGED_SINCE=HEAD PENSTOCK_QUICK=true $(PYTEST) -n 4 --dist worksteal -m "$(FAST)"
+	PENSTOCK_CHANGED_SINCE=HEAD PENSTOCK_QUICK=true $(PYTEST) -n 3 --dist worksteal -m "$(FAST)"
 
 .PHONY: static
 static: test-static ## Lint, format, layers, mypy, pyright
@@ -82,7 +82,7 @@ pyright: setup
 	$(BIN)/pyright
 
 # By the file: what a module starts is started once.
-BY_FILE := PENSTOCK_SERVERS_REQUIRED=true $(PYTEST) -n 4 --dist loadfile --no-loadscope-reorder
+BY_FILE := PENSTOCK_SERVERS_REQUIRED=true $(PYTEST) -n 3 --dist loadfile --no-loadscope-reorder
 
 # The parts of the tests, each with the folders of tests/ that are in it. A folder is in one part; the
 # tests of the tests themselves are in core.

@@ -299,7 +299,7 @@ def test_a_batch_that_begins_while_the_query_is_stopped_holds_nothing_up(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Spark's stop waits for the batch, so the batch must not wait for whoever stops."""
-    log.append([put(number, n=number)] for number in range(40))
+    log.append([put(number, n=number)] for number in range(200))  # more than are read
     config = pipeline(tmp_path / "t", max_events_per_batch=1, trigger=0.0)
     stop, lock = threading.Event(), WaitedFor()
     made = _Runner.__init__
