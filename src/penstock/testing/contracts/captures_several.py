@@ -157,6 +157,10 @@ class SeveralRequestsContract(CaptureServerBase):
                     for name in names
                 )
             )
+            confirmed = set[str]()
+            while confirmed < set(names):  # else the gap may be before the last ones begin
+                one = await client.next()
+                confirmed |= set(one.ids) if one.kind == "confirmed" else set()
 
             async def write() -> None:
                 for at in range(1, 7):
