@@ -85,9 +85,10 @@ class Waiting(Protocol):
     """A connection that asks for nothing."""
 
     loop: asyncio.AbstractEventLoop
+    place: "Place | None"
 
     def give_up(self) -> None:
-        """Close it: what it asks for did not come."""
+        """Close it, and give its place back: what it asks for did not come."""
         ...
 
     def abort(self) -> None:
@@ -118,6 +119,18 @@ class HalfOpen:
         self._waiting[one] = None
         if len(self._waiting) > HALF_OPEN_MAX and self._trimming is None:
             self._trimming = one.loop.call_later(_TRIM_SECONDS, self._trim)
+
+    def place(self, transport: asyncio.BaseTransport) -> "Place | None":
+        """A place for a connection, if need be that of those which wait longest at its address;
+        None if there is none."""
+        found = Place.of(transport, self.arrivals)
+        if found is not None:
+            return found
+        address = address_of(transport)
+        waiting = [one for one in self._waiting if one.place and one.place.address == address]
+        for one in waiting[: max(1, len(waiting) // 4)]:
+            one.give_up()
+        return Place.of(transport, self.arrivals) if waiting else None
 
     def _trim(self) -> None:
         self._trimming = None
@@ -159,24 +172,29 @@ class HalfOpen:
         await asyncio.sleep(0)  # a transport closes in the next round of the loop
 
 
+def address_of(transport: asyncio.BaseTransport) -> str:
+    """Whose it is; empty where that is not known."""
+    peer = transport.get_extra_info("peername")
+    return str(peer[0]) if peer else ""
+
+
 class Place:
     """That of one connection among those of its port."""
 
     def __init__(self, address: str, arrivals: Arrivals) -> None:
-        self._address = address
+        self.address = address
         self._arrivals: Arrivals | None = arrivals
 
     @classmethod
     def of(cls, transport: asyncio.BaseTransport, arrivals: Arrivals) -> "Place | None":
         """A place for a connection; None if there is none."""
-        peer = transport.get_extra_info("peername")
-        address = str(peer[0]) if peer else ""
+        address = address_of(transport)
         return cls(address, arrivals) if arrivals.enter(address) else None
 
     def leave(self) -> None:
         """Give it back."""
         if self._arrivals is not None:
-            self._arrivals.leave(self._address)
+            self._arrivals.leave(self.address)
         self._arrivals = None
 
 
@@ -198,7 +216,7 @@ class Bounded(Proven):
         """Count it as one that asks nothing, until it does."""
         super().connection_made(transport)
         self.connections.discard(self)
-        self.place = self.place or Place.of(transport, self._half_open.arrivals)
+        self.place = self.place or self._half_open.place(transport)
         if self.place is None:
             transport.abort()
             return
@@ -243,6 +261,8 @@ class Bounded(Proven):
         """What it asks for did not come."""
         self._end_deadline()
         self._half_open.end(self)
+        if self.place is not None:
+            self.place.leave()  # what is written to it is little, and on its way
         if not self.transport.is_closing():
             asked = self._asked
             answers = asked is not None and asked.response_started and not asked.response_complete
@@ -312,15 +332,15 @@ class Encrypted(asyncio.Protocol):
         self.loop: asyncio.AbstractEventLoop = self._inner.loop
         self._transport: asyncio.Transport | None = None
         self._shaking: asyncio.Task[None] | None = None
-        self._place: Place | None = None
+        self.place: Place | None = None
         self._early = b""
         """What came with the end of the handshake."""
         self._lost = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Begin the handshake."""
-        self._place = Place.of(transport, self._half_open.arrivals)
-        if self._place is None:
+        self.place = self._half_open.place(transport)
+        if self.place is None:
             transport.abort()
             return
         transport.pause_reading()  # until TLS reads
@@ -340,6 +360,7 @@ class Encrypted(asyncio.Protocol):
     def give_up(self) -> None:
         """It takes too long."""
         self._half_open.end(self)
+        self._leave()
         PUBLISH_ERRORS.labels("http", "late").inc()
         self.abort()
 
@@ -349,8 +370,8 @@ class Encrypted(asyncio.Protocol):
             self._transport.abort()
 
     def _leave(self) -> None:
-        if self._place is not None:
-            self._place.leave()
+        if self.place is not None:
+            self.place.leave()
 
     async def _shake(self, transport: asyncio.Transport) -> None:
         try:
@@ -373,7 +394,7 @@ class Encrypted(asyncio.Protocol):
         if encrypted is None or self._lost:
             self._leave()
             return  # it went away meanwhile
-        self._inner.place = self._place
+        self._inner.place = self.place
         encrypted.set_protocol(self._inner)
         self._inner.connection_made(encrypted)
         if self._early:
