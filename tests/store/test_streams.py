@@ -352,6 +352,14 @@ def limited(db: Store, **limits: int | None) -> Store:
     return db
 
 
+@pytest.mark.parametrize("limit", [0, -1, 1.5, True, "9"])
+def test_a_limit_that_is_no_whole_number_is_refused(limit: Any) -> None:
+    """A fraction was stored, and nobody could read the stream's settings again."""
+    for name in ("age_seconds", "records_max", "bytes_max"):
+        with pytest.raises(RefusedError, match=f"{name} must be a whole number of more than 0"):
+            Retention(**{name: limit})
+
+
 def test_count_and_bytes_keep_the_newest(tmp_path: Path) -> None:
     """F12: without a sweep, as it is written."""
     with opened(tmp_path / "count") as db:

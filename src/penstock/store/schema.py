@@ -56,8 +56,10 @@ class Retention(Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         for name in ("age_seconds", "records_max", "bytes_max"):
             limit = getattr(self, name)
-            if limit is not None and limit <= 0:
-                raise RefusedError(f"retention: {name} must be more than 0, and is {limit}")
+            if limit is not None and (type(limit) is not int or limit <= 0):
+                raise RefusedError(
+                    f"retention: {name} must be a whole number of more than 0, and is {limit!r}"
+                )
         if self.manual and (self.bytes_max is None or self.age_seconds or self.records_max):
             raise RefusedError(
                 "retention: what only prune_stream shortens needs bytes_max, and no other limit; "
