@@ -70,8 +70,9 @@ class Turn(Enum):
     TRANSACTION = auto()
 
 
-SHARES: Final = {Turn.READ: 8, Turn.WRITE: 16, Turn.WAIT: 8, Turn.TRANSACTION: 4}
-"""Connections of one client."""
+SHARES: Final = {Turn.READ: 8, Turn.WRITE: 16, Turn.WAIT: 32, Turn.TRANSACTION: 4}
+"""Connections of one client, together fewer than a server takes by default. Of those that wait for
+records one for each of many consumers: whoever has to wait for a turn hears late."""
 
 
 class Call(NamedTuple, Generic[Result]):

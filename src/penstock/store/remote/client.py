@@ -36,6 +36,7 @@ from penstock.store.remote.requests import (
     encode_line,
 )
 from penstock.store.remote.transactions import ClientTransaction
+from penstock.store.remote.turns import Turns
 from penstock.store.schema import Retention, StreamViewType, Table
 from penstock.store.streams import Page, StreamInfo
 from penstock.store.values import Item
@@ -60,7 +61,7 @@ class Client:
         self._idle = list[Link]()
         self._busy = set[Link]()
         self._closing = threading.Event()
-        self._turns = {turn: threading.BoundedSemaphore(most) for turn, most in SHARES.items()}
+        self._turns = {turn: Turns(most) for turn, most in SHARES.items()}
         self._mine = threading.local()
 
     def close(self) -> None:
@@ -87,7 +88,7 @@ class Client:
                 "a transaction of this thread is open, and a store has one at a time. Nothing was "
                 "changed. Use that one's own put, update and delete."
             )
-        with self._turns[call.turn]:
+        with self._turns[call.turn].one(self._timeout + call.wait_seconds):
             return self._answer(call)
 
     def _answer(self, call: Call[Result]) -> Result:
@@ -177,7 +178,10 @@ class Client:
                 "a transaction of this thread is open, and a store has one at a time. Nothing was "
                 "changed. Use that one's own put, update and delete."
             )
-        with self._turns[Turn.TRANSACTION], self._transaction() as transaction:
+        with (
+            self._turns[Turn.TRANSACTION].one(self._timeout),
+            self._transaction() as transaction,
+        ):
             yield transaction
 
     @contextmanager
