@@ -304,6 +304,18 @@ async def test_a_certificate_that_does_not_fit_and_tls_on_one_side_are_told(
             for content in (None, b"", b"no certificate"):  # as while it is being renewed
                 renewed.unlink() if content is None else renewed.write_bytes(content)
                 assert (await anext(opened.changes(position=None))).source == "shop"
+    proof = tmp_path / "proof.pem"
+    ours, others = authority.sign("us.test"), authority.sign("others.test")
+    shown = uri("127.0.0.1", f"&tls=true&tlsCAFile={ca}&tlsCertificateKeyFile={proof}")
+    proof.write_bytes(ours.certificate + ours.key)
+    async with source(shown, **options) as opened:
+        assert (await anext(opened.changes(position=None))).source == "shop"
+        for content in (b"", b"no certificate", ours.certificate + others.key):
+            proof.write_bytes(content)
+            assert (await anext(opened.changes(position=None))).source == "shop"
+            async with source(shown, **options) as begun:
+                with pytest.raises(SourceUnavailableError, match=r"a file of TLS .* used \("):
+                    await anext(begun.changes(position=None))
     for content in (None, b""):
         renewed.unlink() if content is None else renewed.write_bytes(content)
         async with source(late, **options) as opened:

@@ -61,7 +61,8 @@ def connect(
             connectTimeoutMS=int(config.deadline_seconds * 1000),
         )
     except (PyMongoError, ValueError, TypeError, OSError) as error:
-        of_file = error if isinstance(error, OSError) else error.__cause__
+        # The driver says of a certificate that it is a wrong setting, and hides why.
+        of_file = error if isinstance(error, OSError) else error.__cause__ or error.__context__
         if isinstance(of_file, OSError):  # as ssl.SSLError is
             why = getattr(of_file, "reason", None) or of_file.strerror or type(of_file).__name__
             raise SourceUnavailableError(
