@@ -19,7 +19,7 @@ from grpc_health.v1 import health_pb2
 from structlog.testing import capture_logs
 
 from penstock.client.credentials import Credentials
-from penstock.client.flight import LogClient
+from penstock.client.flight import LogClient, ReadRequest
 from penstock.clocks import SystemClock
 from penstock.log.config import LogConfig
 from penstock.log.lmdb import LmdbLog
@@ -35,6 +35,7 @@ from penstock.serve.gate import Gate, GateLimits, gate_limits
 from penstock.serve.grpc import serve_grpc
 from penstock.serve.listen import bind
 from penstock.telemetry import SERVE_REGISTRY
+from tests.access.capturing import events
 from tests.access.support import ALL, bearer, issue, service
 from tests.waiting import PATIENCE_SECONDS, until, wait_until
 
@@ -340,6 +341,32 @@ async def test_a_large_request_over_flight_is_not_taken_compressed_or_not(tmp_pa
             with contextlib.suppress(OSError):
                 stranger.sendall(_call(bytes(128 << 20)))
             await until(lambda: refused("large", "flight") > before)
+
+
+@pytest.mark.slow
+async def test_a_reader_of_thousands_of_collections_is_let_in_before_it_names_them(
+    tmp_path: Path,
+) -> None:
+    """Its request is larger than what is taken of a stranger."""
+    token = issue(tmp_path / "access.json", "reader")
+    async with service(tmp_path) as served:
+        await served.log.append(events())
+        credentials = Credentials(token=token)
+        with LogClient(served.flight, credentials=credentials) as client:
+            bounds = await asyncio.to_thread(client.bounds)
+        names = ("orders", *(f"collection_number_{n}" for n in range(5_000)))
+        request = ReadRequest(log_id=bounds.log_id, after=0, until=bounds.head, collections=names)
+        with LogClient(served.flight, credentials=credentials, patience_seconds=5) as client:
+            batches = await asyncio.to_thread(lambda: list(client.read(request)))
+        assert sum(batch.num_rows for batch in batches)
+
+
+def test_whoever_waits_leaves_room_for_who_is_let_in() -> None:
+    """Also where there are few places in all, or of one address."""
+    limits = gate_limits(
+        ServeConfig.model_validate({"connections": {"in_all": 100, "of_one_address": 20}})
+    )
+    assert (limits.waiting, limits.waiting_of_one_address) == (50, 10)
 
 
 @pytest.mark.slow

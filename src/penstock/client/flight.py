@@ -342,9 +342,7 @@ class LogClient:
             rest = msgspec.structs.replace(request, after=covered)
             stream: fl.FlightStreamReader | None = None
             try:
-                stream = self._connected().do_get(
-                    fl.Ticket(msgspec.json.encode(rest)), self._headers
-                )
+                stream = self._stream(rest)
                 for chunk in stream:
                     batch = chunk.data
                     assert batch is not None
@@ -369,6 +367,12 @@ class LogClient:
                 if stream is not None:
                     stream.cancel()
 
+    def _stream(self, request: ReadRequest | RowsRequest) -> fl.FlightStreamReader:
+        ticket = msgspec.json.encode(request)
+        if len(ticket) > _FIRST_BYTES_MAX:
+            self.bounds()  # a service takes little from a connection that it has let nothing in of
+        return self._connected().do_get(fl.Ticket(ticket), self._headers)
+
     def rows(self, request: RowsRequest) -> Generator[pa.RecordBatch, None, Progress]:
         """The current rows, each once, as of one place; returns that place, to follow from.
 
@@ -377,8 +381,7 @@ class LogClient:
         """
         stream: fl.FlightStreamReader | None = None
         try:
-            ticket = fl.Ticket(msgspec.json.encode(request))
-            stream = self._connected().do_get(ticket, self._headers)
+            stream = self._stream(request)
             for chunk in stream:
                 if chunk.app_metadata is not None:
                     return parse_progress(chunk.app_metadata.to_pybytes().decode())
@@ -434,6 +437,9 @@ class LogClient:
 
 
 _TRANSIENT: Final = (fl.FlightUnavailableError, fl.FlightTimedOutError, fl.FlightCancelledError)
+_FIRST_BYTES_MAX: Final = 2 << 10
+"""Of a request that may be a connection's first: with what is sent beside it, it is less than
+[serve.connections] first_bytes, which is 4 KiB at least."""
 _CHANNEL: Final[list[tuple[str, int | str]]] = [
     # A proxy is for the web; a log is a neighbour.
     ("grpc.enable_http_proxy", 0),

@@ -60,18 +60,24 @@ class Arrivals:
         none."""
         network = network_of(address)
         with self._lock:
-            reason: Reason | None = None
-            if self._taken.total() >= self._in_all:
-                reason = "in_all"
-            elif self._taken[network] >= self._of_one_address:
-                reason = "of_one_address"
-            else:
+            reason = self._why_full(network)
+            if reason is None:
                 self._taken[network] += 1
         if reason is not None:
             self.refused(reason)
             return False
         CONNECTIONS.labels(self._port).inc()
         return True
+
+    def why_full(self, address: str) -> Reason | None:
+        """Why there is no place for one more connection of `address`; None if there is one."""
+        with self._lock:
+            return self._why_full(network_of(address))
+
+    def _why_full(self, network: str) -> Reason | None:
+        if self._taken.total() >= self._in_all:
+            return "in_all"
+        return "of_one_address" if self._taken[network] >= self._of_one_address else None
 
     def leave(self, address: str) -> None:
         """Give a place back."""

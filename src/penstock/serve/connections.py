@@ -27,7 +27,7 @@ from websockets.protocol import State
 
 from penstock.errors import PenstockError
 from penstock.serve.access.tls import Proven
-from penstock.serve.arrivals import Arrivals
+from penstock.serve.arrivals import Arrivals, network_of
 from penstock.serve.broken import where
 from penstock.telemetry import PUBLISH_ERRORS
 
@@ -122,15 +122,19 @@ class HalfOpen:
 
     def place(self, transport: asyncio.BaseTransport) -> "Place | None":
         """A place for a connection, if need be that of those which wait longest at its address;
-        None if there is none."""
-        found = Place.of(transport, self.arrivals)
-        if found is not None:
-            return found
-        address = address_of(transport)
-        waiting = [one for one in self._waiting if one.place and one.place.address == address]
-        for one in waiting[: max(1, len(waiting) // 4)]:
-            one.give_up()
-        return Place.of(transport, self.arrivals) if waiting else None
+        None if there is none. Whoever loses its place counts as refused."""
+        reason = self.arrivals.why_full(address_of(transport))
+        if reason is not None:
+            network = network_of(address_of(transport))
+            waiting = [
+                one
+                for one in self._waiting
+                if one.place is not None and network_of(one.place.address) == network
+            ]
+            for one in waiting[: max(1, len(waiting) // 4)]:
+                self.arrivals.refused(reason)
+                one.give_up()
+        return Place.of(transport, self.arrivals)
 
     def _trim(self) -> None:
         self._trimming = None

@@ -56,11 +56,14 @@ def gate_limits(config: ServeConfig) -> GateLimits:
             "fewer connections than [serve.connections] in_all, for want of open files",
             in_all=room,
         )
+    # Whoever waits never takes more than half, so that there is room for who is let in.
+    in_all = max(2, room)
+    waiting = min(connections.waiting, in_all // 2)
     return GateLimits(
-        in_all=max(1, room),
+        in_all=in_all,
         of_one_address=connections.of_one_address,
-        waiting=connections.waiting,
-        waiting_of_one_address=max(1, connections.waiting // 4),
+        waiting=waiting,
+        waiting_of_one_address=max(1, min(waiting // 4, connections.of_one_address // 2)),
         waiting_seconds=config.request_timeout,
         first_bytes=connections.first_bytes,
     )
@@ -69,12 +72,11 @@ def gate_limits(config: ServeConfig) -> GateLimits:
 class _Side(asyncio.BufferedProtocol):
     """One of the two sides of a connection, which writes what comes to the other."""
 
-    def __init__(self, whole: "_Connection") -> None:
+    def __init__(self, whole: "_Connection", other: "_Side | None" = None) -> None:
         self.transport: Any = None
         self.whole = whole
-        self.other: _Side | None = None
-        self.early = b""
-        """What came before there was another side."""
+        self.other = other
+        """None to a client, which is not read from, until the server has answered."""
         self._buffer = whole.gate.buffer
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -89,11 +91,8 @@ class _Side(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         if not self.whole.passes(self, nbytes):
             return
-        data = bytes(self._buffer[:nbytes])
-        if self.other is None:
-            self.early += data
-        else:
-            self.other.transport.write(data)
+        if self.other is not None:
+            self.other.transport.write(bytes(self._buffer[:nbytes]))
 
     def pause_writing(self) -> None:
         if self.other is not None:
@@ -138,7 +137,7 @@ class _Connection:
         self.connecting = asyncio.get_running_loop().create_task(self._connect())
 
     async def _connect(self) -> None:
-        loop, made = asyncio.get_running_loop(), _Side(self)
+        loop, made = asyncio.get_running_loop(), _Side(self, self.client)
         try:
             await loop.create_connection(lambda: made, "127.0.0.1", self.gate.inner_port)
         except OSError:
@@ -149,9 +148,7 @@ class _Connection:
             return
         self.port = made.transport.get_extra_info("sockname")[1]
         self.gate.connected(self)
-        self.server, made.other, self.client.other = made, self.client, made
-        made.transport.write(self.client.early)
-        self.client.early = b""
+        self.server = self.client.other = made
         self.client.transport.resume_reading()
 
     def passes(self, side: _Side, count: int) -> bool:
