@@ -54,13 +54,15 @@ def unmatched(
     settings: Iterable[tuple[str, str]],
     there: Collection[str],
     matches: Callable[[str], bool],
+    *,
+    what: str = "that is there",
 ) -> list[str]:
     """A sentence for each (setting, pattern) that matches nothing, with the nearest names that are
-    `there`."""
+    `there`; `what` says of these what they are."""
     told: list[str] = []
     for setting, pattern in settings:
         if not matches(pattern):
             near = difflib.get_close_matches(pattern, sorted(there), n=3, cutoff=0.6)
             hint = f"; the nearest are {', '.join(near)}" if near else ""
-            told.append(f"{setting} {pattern!r} matches nothing that is there{hint}")
+            told.append(f"{setting} {pattern!r} matches nothing {what}{hint}")
     return told

@@ -474,3 +474,18 @@ def test_what_is_no_connection_string_of_mongodb_is_told_at_once_and_not_quoted(
     for setting in ("checkpoint.uri", "sources.b.uri", "pipelines.p.uri"):
         assert f"- {setting}: it must begin with mongodb:// or mongodb+srv://" in message
     assert "s3cret" not in message
+
+
+def test_a_collection_of_a_step_that_the_log_has_not_told_of_is_named(tmp_path: Path) -> None:
+    text = (
+        PIPELINE + "[[pipelines.o.transform]]\ncollections = ['ordrs', 'items']\ndrop = ['a']\n"
+        "[[pipelines.o.expect]]\nname = 'paid'\ncollections = ['item']\ncondition = 'a > 0'\n"
+        "document_schema = 'a INT'\n"
+    )
+    pipeline = accepted(tmp_path, text).pipelines["o"]
+    nothing = "matches nothing that the log has told of; the nearest are"
+    assert pipeline.unmatched({"orders", "items"}) == [
+        f"transform.collections 'ordrs' {nothing} orders",
+        f"expect.collections 'item' {nothing} items",
+    ]
+    assert pipeline.unmatched(set()) == [], "nothing has been captured yet"

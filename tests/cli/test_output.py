@@ -90,6 +90,7 @@ def test_status_shows_the_names_of_others_escaped(capsys: pytest.CaptureFixture[
         state=None,
         sources=[source],
         consumers=[reader],
+        unmatched={},
         pipelines=[reader],
         shards=[shard],
     )

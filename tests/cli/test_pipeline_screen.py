@@ -244,10 +244,12 @@ def test_a_run_on_a_terminal_has_a_bar_and_one_in_a_pipe_has_lines(tmp_path: Pat
             assert "batch 0" not in tty.written
             assert tty.restored()
             assert tty.written.count("\x1b[?25l") == tty.written.count("\x1b[?25h") == 1
+        config.write_text(config.read_text() + 'collections = ["orders", "ordrs"]\n')
         done = spawn(*run)
         assert done.code == 0
         assert done.out.startswith("orders: batch 0: ")
         assert not {"━", "\x1b"} & {*done.out, *done.err}
+        assert "collections 'ordrs' matches nothing that the log has told of" in done.err
 
 
 @pytest.mark.slow

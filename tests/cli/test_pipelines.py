@@ -59,6 +59,23 @@ def test_a_pipeline_is_listed_stopped_and_forgotten_and_outlives_the_service(
             "orders": "never run",
         }
         assert ask("lag", "orders").code == 1
+        text = config.read_text()
+        config.write_text(text.replace('lake/copy"', 'lake/copy"\ncollections = ["ordrs"]'))
+        wait_until(lambda: lines(ask("list"))["copy"]["unmatched"])
+        found = lines(ask("list"))["copy"]["unmatched"]
+        near = "matches nothing that the log has told of; the nearest are orders"
+        sentence = f"collections 'ordrs' {near}"  # others that are near may follow
+        assert found[0].startswith(sentence)
+        assert lines(ask("list"))["orders"]["unmatched"] == []
+        at = ("--config", str(config))
+        said = json.loads(penstock(capsys, "status", *at, "--json").out)["unmatched"]
+        assert list(said) == ["copy"]
+        assert said["copy"][0].startswith(sentence)
+        for words in (["status"], ["config", "check"]):
+            assert sentence in " ".join(penstock(capsys, *words, *at).out.split())
+        config.write_text(text.replace('lake/copy"', 'lake/copy"\ncollections = ["orders"]'))
+        assert lines(ask("list"))["copy"]["unmatched"] == []
+        config.write_text(text)
         told = PipelineTold(
             pipeline="orders",
             run="1",

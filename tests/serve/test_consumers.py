@@ -192,6 +192,7 @@ def test_queries_of_one_name_are_listed_with_who_says_where_they_are(
         state=None,
         sources=[],
         consumers=[],
+        unmatched={},
         pipelines=pipeline_reports(consumers.status(), 9, True),
         shards=[],
     )

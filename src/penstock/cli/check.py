@@ -35,9 +35,12 @@ def check(
     """
     from penstock.cli.config import load
     from penstock.cli.images import remarks
+    from penstock.cli.status import unmatched_names
 
     settings = load(config)
     told = [*remarks(settings), *asyncio.run(_names(settings))]
+    for name, sentences in unmatched_names(settings).items():
+        told += [f"pipelines.{name}: {one}" for one in sentences]
     if as_json:
         output.emit({"ok": True, **summary(settings), "remarks": told})
         return

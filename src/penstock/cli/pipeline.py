@@ -63,16 +63,24 @@ def run(
     waits for it when it is away. One that cannot go on stops no other; it is named at the end, and
     the exit code is not 0 then. Batches that are being written are finished first.
     """
+    import structlog
+
     from penstock.cli import logs
     from penstock.cli.config import load, missing_extra
     from penstock.cli.pipeline_metrics import Meter, shown
     from penstock.cli.spark_settings import with_conf
+    from penstock.cli.status import unmatched_names
     from penstock.cli.telling import Teller
     from penstock.client.credentials import Credentials
 
     logs.configure(as_json=as_json, process="pipeline")
     settings = load(config)
     chosen = pipeline_ask.chosen(settings, names or ())
+    log = structlog.get_logger()
+    unmatched = unmatched_names(settings)
+    for name in chosen:
+        for sentence in unmatched.get(name, ()):
+            log.warning("a setting names nothing", pipeline=name, reason=sentence)
     spark_settings = with_conf(settings.spark, conf or ())
     try:
         from penstock.cli.pipeline_screen import screen

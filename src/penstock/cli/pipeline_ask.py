@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from msgspec import Struct, to_builtins
+from msgspec import Struct, structs, to_builtins
 from rich.table import Table
 
 from penstock.cli import output
@@ -80,6 +80,8 @@ class PipelineReport(Struct, frozen=True, kw_only=True, rename="camel"):
     """Entries that retention removed before its last run read them: its destination has a gap."""
     untidied: int = 0
     """Tables of which not all was tidied, when that was due last."""
+    unmatched: list[str] = []
+    """A sentence for each setting that names what the log on this machine has not told of."""
 
 
 def chosen(settings: "Settings", names: Sequence[str]) -> "dict[str, PipelineConfig]":
@@ -150,10 +152,13 @@ def list_all(
     With --json, one object a line. Exit code 6 if the service does not answer.
     """
     from penstock.cli.config import load
+    from penstock.cli.status import unmatched_names
 
     settings = load(config)
     with connected(settings, endpoint) as client:
         found = reports(settings.pipelines, client.pipelines())
+    names = unmatched_names(settings)
+    found = [structs.replace(one, unmatched=names.get(one.pipeline, [])) for one in found]
     if as_json:
         for one in found:
             output.emit(to_builtins(one))
@@ -162,6 +167,9 @@ def list_all(
         output.say("there are no pipelines")
         return
     output.stdout().print(table_of(found))
+    for one in found:
+        for sentence in one.unmatched:
+            output.say(f"{one.pipeline}: {sentence}")
 
 
 def lag(

@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections import Counter
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -11,7 +12,7 @@ from rich.table import Table
 
 from penstock.cli import output
 from penstock.cli.status_shards import ShardReport, print_shards, shard_reports
-from penstock.errors import LogError
+from penstock.errors import LogError, PenstockError
 from penstock.harmless import harmless
 
 if TYPE_CHECKING:
@@ -149,6 +150,9 @@ class Report(Struct, frozen=True, kw_only=True, rename="camel"):
     sources: list[SourceReport]
     consumers: list[ReaderReport]
     pipelines: list[ReaderReport]
+    unmatched: dict[str, list[str]]
+    """By configured pipeline: a sentence for each setting that names what the log has not told
+    of, where current rows are kept."""
     shards: list[ShardReport]
     """Of Zero; as the serve process knew them last."""
 
@@ -227,8 +231,23 @@ def look(settings: "Settings") -> Report:
         sources=reports,
         consumers=consumers,
         pipelines=pipelines,
+        unmatched=unmatched_names(settings),
         shards=shard_reports(status, log.head_commit if log is not None else 0, reports, serving),
     )
+
+
+def unmatched_names(settings: "Settings") -> dict[str, list[str]]:
+    """What the configured pipelines name and the current rows beside the log do not know."""
+    from penstock.state.tables import known_collections
+
+    found: dict[str, list[str]] = {}
+    for name, pipeline in settings.pipelines.items():
+        known: set[tuple[str, str]] = set()
+        with suppress(PenstockError):  # the rows that cannot be read are told by themselves
+            known = known_collections(settings.log.path, pipeline.source)
+        if told := pipeline.unmatched({collection for _, collection in known}):
+            found[name] = told
+    return found
 
 
 def pipeline_reports(status: "ConsumersStatus", head: int, serving: bool) -> list[ReaderReport]:
@@ -501,6 +520,10 @@ def show(report: Report) -> None:
                     output.cell(reader.state or "-"),
                 )
             console.print(table)
+    for name, sentences in report.unmatched.items():
+        for sentence in sentences:
+            said = harmless(f"pipeline {name}: {sentence}")
+            console.print(said, style="yellow", markup=False, soft_wrap=True)
     if report.shards:
         print_shards(console, report.shards, now_ms)
 

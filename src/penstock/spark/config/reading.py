@@ -1,9 +1,11 @@
 """What all pipelines have: what they read, how fast; and the steps that most of them may have."""
 
+from collections.abc import Collection
 from typing import Literal, Self
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
+from penstock import checks
 from penstock.config import Config, Seconds
 from penstock.spark.transform.config import ExpectConfig, TransformConfig, deletes_config
 
@@ -44,6 +46,19 @@ class ReadingConfig(Config):
     def names(self) -> tuple[str, ...]:
         """The collections, each with its source: a "/" in a name is not what separates them."""
         return tuple(f"{self.source}/{name}" for name in self.collections)
+
+    def unmatched(self, known: Collection[str]) -> list[str]:
+        """A sentence for each name of a collection that is none of `known`, those of the source
+        that the log has told of, with the nearest; none while nothing is known."""
+        if not known:
+            return []
+        named = [(setting, name) for setting, names in self._naming() for name in names]
+        once = list(dict.fromkeys(named))
+        return checks.unmatched(once, known, known.__contains__, what="that the log has told of")
+
+    def _naming(self) -> list[tuple[str, tuple[str, ...]]]:
+        """The settings that name collections, and what they name."""
+        return [("collections", self.collections)]
 
     @field_validator("metrics")
     @classmethod
@@ -129,6 +144,12 @@ class SteppedPipelineConfig(ReadingConfig):
             raise ValueError(f"a step names {', '.join(others)}, no collection of the pipeline")
         self._check_explode()
         return self
+
+    def _naming(self) -> list[tuple[str, tuple[str, ...]]]:
+        if self.collections:
+            return super()._naming()  # and steps name no other
+        steps = [("transform.collections", step.collections) for step in self.transform]
+        return [*steps, *(("expect.collections", one.collections) for one in self.expect)]
 
     @property
     def steps(self) -> tuple[TransformConfig, ...]:
