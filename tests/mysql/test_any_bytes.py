@@ -5,7 +5,9 @@ from typing import Any
 import msgspec
 
 from penstock.sources.mysql.doctor import doctor
-from penstock.testing.servers import SqlServer
+from penstock.sources.mysql.restoring.server import Server, target_of
+from penstock.sources.mysql.restoring.sql import inserts
+from penstock.testing.servers import MySqlServer, SqlServer
 from tests.mysql.conftest import on
 from tests.mysql.support import Story, caught_up, completed, config_of, run, source_of
 from tests.telling import follow
@@ -53,3 +55,20 @@ async def test_a_definition_may_have_any_bytes(server: SqlServer, database: str)
     assert rows[f"{database}.told"] == {'{"id":1}': {"id": 1, "b": r"\xff\xfe'"}}
     checks = await doctor("db", config_of(server, **options), position=story.position)
     assert [check.name for check in checks if not check.ok] == []
+
+
+@on("mariadb", "mysql")
+async def test_what_is_no_member_is_put_back_beside_members_of_any_bytes(
+    server: SqlServer, database: str
+) -> None:
+    name = (database, "members")
+    with server.connect(database=database) as db:
+        run(db, f"CREATE TABLE members ({TABLES['members']})")
+        with Server(target_of(f"mysql://root@127.0.0.1:{server.port}"), "") as target:
+            facts = target.facts(name)
+            assert facts is not None
+            member = r"\xff\xfe'" if isinstance(server, MySqlServer) else "??'"
+            assert facts.columns[1].values == (member, "plain")
+            rows: list[dict[str, Any]] = [{"id": 1, "b": ""}, {"id": 2, "b": "plain"}]
+            target.run(inserts(name, rows, facts, about="rows"))
+        assert run(db, "SELECT id, b + 0 FROM members ORDER BY id") == [(1, 0), (2, 2)]

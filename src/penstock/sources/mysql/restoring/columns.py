@@ -17,6 +17,7 @@ from bson.decimal128 import Decimal128
 from msgspec import Struct
 
 from penstock.audit.values import value_of
+from penstock.sources.mysql.charsets import member
 from penstock.sources.mysql.restoring.documents import document, same_document, told_document
 from penstock.sources.mysql.restoring.literals import (
     instant,
@@ -197,12 +198,14 @@ def _as_json(value: Any) -> str:
 
 
 def enum_values(declared: str) -> tuple[str, ...]:
-    """The values of an ENUM, from its type as the server writes it."""
+    """The values of an ENUM, from its type as the server writes it; one of bytes that are no text
+    as a trail has it, where the server says which (MySQL: `x'fffe'`)."""
     found: list[str] = []
     inside = declared.partition("(")[2].rpartition(")")[0]
     at = 0
     while at < len(inside):
-        at += 1  # the quote
+        coded = inside[at] == "x"
+        at += 1 + coded  # the quote
         value = ""
         while True:
             if inside[at] == "'":
@@ -211,6 +214,6 @@ def enum_values(declared: str) -> tuple[str, ...]:
                 at += 1
             value += inside[at]
             at += 1
-        found.append(value)
+        found.append(member(bytes.fromhex(value), "utf-8") if coded else value)
         at += 2  # the quote, and a comma
     return tuple(found)
