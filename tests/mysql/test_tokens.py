@@ -87,6 +87,7 @@ CASES = [
     Case("ALTER TABLE t ADD a TEXT DEFAULT N'SECRET, DROP b', DROP c", ["c"]),
     Case("ALTER TABLE t ADD a INT DEFAULT 1.,DROP b,ADD c INT DEFAULT .5,DROP d", ["b", "d"]),
     Case("ALTER TABLE t DROP 😀, DROP b", ["?", "b"]),
+    Case("ALTER TABLE .t DROP a, RENAME KEY b TO c", ["a"]),
 ]
 
 
@@ -307,6 +308,12 @@ async def spoken(server: SqlServer, database: str, *, count: int, chance: random
             "CREATE TABLE `it's` (id INT, a INT AS (id) VIRTUAL, b INT AS (id) VIRTUAL)",
             "ALTER TABLE `it's` DROP COLUMN a /*M!100301 , DROP COLUMN b */",
         )
+        if not is_mysql:
+            run(
+                db,
+                "CREATE TABLE .dotted (id INT, a INT AS (id) VIRTUAL, b INT AS (id) VIRTUAL)",
+                "ALTER TABLE .dotted DROP COLUMN a, RENAME COLUMN b TO c",
+            )
         for number in range(count):
             modes = chance.choice(MODES if is_mysql else [*MODES, MSSQL])
             writer = Writer(chance, modes)

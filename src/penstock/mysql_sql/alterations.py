@@ -112,6 +112,7 @@ class _Reader:
     def name(self) -> str:
         """A name, taken with those that stand before it and a dot; empty if none comes."""
         found = ""
+        self.take(".")  # MariaDB takes `.a` for a name in the session's database
         while self.more and self._tokens[self.at].is_name:
             found = self._tokens[self.at].name
             self.at += 1

@@ -177,9 +177,11 @@ def _name_at(
     places: list[tuple[int, int, str]],
 ) -> int:
     """Put the name that stands at `at` where it is to be; returns what comes behind it."""
+    start, qualifier = words[at].start if at < len(words) else 0, None
+    if at < len(words) and words[at].word == ".":
+        at += 1  # MariaDB takes `.a` for a name in the session's database
     if at >= len(words) or not words[at].is_name:
         raise UnclearStatementError("a statement without the name of a table in its place")
-    start, qualifier = words[at].start, None
     if at + 2 < len(words) and words[at + 1].word == "." and words[at + 2].is_name:
         qualifier = words[at].name
         at += 2
