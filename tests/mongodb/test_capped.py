@@ -2,7 +2,7 @@
 
 import threading
 import uuid
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -10,6 +10,7 @@ import bson
 import pytest
 from pymongo import AsyncMongoClient, MongoClient
 
+from penstock.errors import SourceUnavailableError
 from penstock.event import SystemEvent
 from penstock.ports import KeyRange
 from penstock.sources.mongodb import snapshot
@@ -125,3 +126,24 @@ async def test_a_range_of_one_that_is_being_filled_begins_at_its_own_key(
             part = KeyRange(database=name, collection="b", start=half)
             found = await read_all(one, part, read.position)
     assert [int(row.document_id) for row in found] == list(range(rows // 2, rows))
+
+
+async def test_the_copy_of_a_capped_collection_waits_while_a_secondary_answers(
+    start_mongo: Callable[..., MongoReplicaSet],
+) -> None:
+    """P6: only the primary knows whether a command still fills it."""
+    mongo, name = start_mongo(members=2), "shop"
+    with Client(mongo.uri, w=2) as client:
+        client[name].create_collection("b", capped=True, size=4096)
+        client[name]["b"].insert_one({"_id": 1})
+        assert client.primary is not None
+        primary = f"{client.primary[0]}:{client.primary[1]}"
+    (secondary,) = (address for address in mongo.addresses if address != primary)
+    for address, answers in ((primary, True), (secondary, False)):
+        uri = f"mongodb://{address}/?directConnection=true"
+        async with source(uri, database=name) as one:
+            if answers:
+                assert (await one.read_chunk("b", after_key=None, limit=9)).last
+                continue
+            with pytest.raises(SourceUnavailableError, match="waits for the primary"):
+                await one.read_chunk("b", after_key=None, limit=9)

@@ -67,6 +67,21 @@ def _smaller(client: Client, one: str, other: str) -> None:
     client[one]["capped"].insert_one({"_id": "last"})
 
 
+def _of_fewer_bytes(client: Client, one: str, other: str) -> None:
+    client[one]["capped"].insert_many({"_id": n, "text": "x" * 1000} for n in range(5, 30))
+    client[one].command("collMod", "capped", cappedSize=8192)
+    client[one]["capped"].insert_one({"_id": "last"})
+    assert client[one]["capped"].count_documents({}) < 10
+
+
+def _delete(client: Client, one: str, other: str) -> None:
+    client[one]["b"].delete_many({})
+
+
+def _validate(client: Client, one: str, other: str) -> None:
+    client[one].command("validate", "b", fixMultikey=True)
+
+
 def _to_capped(client: Client, one: str, other: str) -> None:
     client[one].command("convertToCapped", "b", size=1 << 16)
 
@@ -84,7 +99,11 @@ def _compact(client: Client, one: str, other: str) -> None:
     client[one].command("compact", "b", force=True)
 
 
-MOVES: list[Act] = [_out, _merge, _rename, _map_reduce, _smaller, _to_capped, _clone]
+MOVES: list[Act] = [
+    *(_out, _merge, _rename, _map_reduce),
+    *(_smaller, _of_fewer_bytes),
+    *(_to_capped, _clone, _delete),
+]
 
 
 def fill(client: Client, one: str, other: str) -> None:
@@ -150,7 +169,7 @@ def test_only_these_commands_write_what_no_stream_tells(
     one, other = names
     fill(client, one, other)
     hidden: dict[str, set[str]] = {}
-    for act in (*MOVES, _compact, _applied):
+    for act in (*MOVES, _compact, _validate, _applied):
         if act is _rename:
             client[other]["kept"].insert_many(client[other]["a"].find())
         client[one]["clock"].insert_one({})

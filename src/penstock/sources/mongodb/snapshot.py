@@ -34,13 +34,13 @@ import re
 import struct
 from typing import Any
 
-import structlog
 from bson import Int64, MaxKey, MinKey, Timestamp
 from bson.raw_bson import RawBSONDocument
 from msgspec import Struct
 from pymongo.errors import ExecutionTimeout, OperationFailure
 
 from penstock import checks
+from penstock.errors import SourceUnavailableError
 from penstock.event import ClusterTime
 from penstock.sources.mongodb.config import MongoSourceConfig
 from penstock.sources.mongodb.cursor import RAW
@@ -48,7 +48,6 @@ from penstock.sources.mongodb.deployment import Client
 from penstock.sources.mongodb.faithful import InexactError
 from penstock.sources.mongodb.namespaces import SYSTEM_DATABASES, Namespaces
 
-logger = structlog.get_logger(__name__)
 _LOCK_MS = 1000
 """How long a look at a lock may keep everything else waiting."""
 _CONVERTED = re.compile(r"tmp\w{5}\.convertToCapped\.")
@@ -191,8 +190,8 @@ async def _found(client: Client, namespace: tuple[str, str]) -> _Found:
 async def _filled_at(client: Client, namespace: tuple[str, str]) -> ClusterTime | None:
     """A time at which no command is filling the collection without events; None if one may be.
 
-    Only the primary of a set knows, which the driver sends commands to. Who connects to a secondary
-    directly gets a warning.
+    Only the primary of a set knows, which the driver sends commands to unless the connection is a
+    direct one. Raises SourceUnavailableError where a secondary answers: the copy waits.
     """
     database, collection = namespace
     where = client[database]
@@ -202,10 +201,10 @@ async def _filled_at(client: Client, namespace: tuple[str, str]) -> ClusterTime 
     except ExecutionTimeout:
         return None
     if not (await where.command("hello")).get("isWritablePrimary", False):
-        logger.warning(
-            "a capped collection is read from a secondary, which cannot say whether "
-            "cloneCollectionAsCapped still fills it; connect to the replica set",
-            collection=f"{database}.{collection}",
+        raise SourceUnavailableError(
+            f"{database}.{collection} is capped, and a secondary answers, which cannot say whether "
+            f"cloneCollectionAsCapped still fills it. Nothing was skipped; its copy waits for the "
+            f"primary. Leave directConnection out of `uri`, or name the primary there."
         )
     time = reply["operationTime"]
     return ClusterTime(time.time, time.inc)
