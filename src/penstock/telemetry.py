@@ -69,6 +69,24 @@ SOURCE_RECONNECTS = Counter(
 GAPS_DETECTED = Counter(
     "penstock_gaps_detected_total", "Gap entries written.", ["source"], registry=REGISTRY
 )
+GAPS_OPEN = Gauge(
+    "penstock_gaps_open",
+    "Gaps in the log whose data was not copied since. All undecodable changes count as one.",
+    ["source"],
+    registry=REGISTRY,
+)
+SOURCE_STATE = Gauge(
+    "penstock_source_state",
+    "1 for the state that the capture of a source is in, 0 for each other state.",
+    ["source", "state"],
+    registry=REGISTRY,
+)
+SOURCE_NEAR_LOSS = Gauge(
+    "penstock_source_near_loss",
+    "1 while a source is nearer to loss than time_to_loss_min.",
+    ["source"],
+    registry=REGISTRY,
+)
 SOURCE_LAG_SECONDS = Gauge(
     "penstock_source_lag_seconds",
     "For how long the source may have had what is not captured yet.",
@@ -91,6 +109,11 @@ CHECKPOINT_ERRORS = Counter(
     "penstock_checkpoint_errors_total",
     "Published copies that could not be written.",
     ["source"],
+    registry=REGISTRY,
+)
+CHECKPOINT_FAILURES = Gauge(
+    "penstock_checkpoint_failures",
+    "Published copies that could not be written, in a row; 0 after one that was.",
     registry=REGISTRY,
 )
 CHECKPOINT_LATENCY_SECONDS = Histogram(

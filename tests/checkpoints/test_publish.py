@@ -211,6 +211,7 @@ async def test_a_store_that_is_down_stops_nothing_and_is_left_alone_for_a_while(
         assert (publishing.status().failures, store.calls) == (5, 5)
         assert publishing.status().code == "checkpoint.unavailable"
         assert counted("penstock_checkpoint_errors_total") == errors + 5
+        assert REGISTRY.get_sample_value("penstock_checkpoint_failures") == 5
         await append(log, "a", "2", 2)
         store.down = False
         await store.wrote.wait()
@@ -220,6 +221,7 @@ async def test_a_store_that_is_down_stops_nothing_and_is_left_alone_for_a_while(
     assert publishing.status().code == ""
     assert store.history[-1].sequence == 4
     assert counted("penstock_checkpoints_saved_total") >= saved + 1
+    assert REGISTRY.get_sample_value("penstock_checkpoint_failures") == 0
 
 
 async def test_a_trial_that_was_cut_off_by_the_end_does_not_prevent_the_last_copy() -> None:

@@ -101,6 +101,7 @@ class Patience(patience.Patience):
         self._trail = trail
         self._config = trail.config
         AUDIT_CIRCUIT_OPEN.labels(trail.source).set(0)
+        AUDIT_RETRIES.labels(trail.source)
 
     def judge(self, error: Exception) -> AuditError | None:
         assert isinstance(error, PyMongoError)

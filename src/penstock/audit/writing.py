@@ -198,6 +198,8 @@ class Writer:
         theirs = {"source": self._trail.source, "epoch": {"$lte": Int64(self._head.epoch)}}
         self._trail.staging.delete_many({**theirs, "status": "pending"})
         AUDIT_PENDING_PARTS.labels(self._trail.source).set(0)
+        for counter in (AUDIT_RECORDS, AUDIT_KNOWN):
+            counter.labels(self._trail.source)
 
     # --- what the packer says -----------------------------------------------------------------
 

@@ -5,19 +5,42 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
+from penstock.errors import LogError, SourceError
+from penstock.errors.base import codes_of
 from penstock.event import Commit, Fragment
 from penstock.telemetry import (
     BACKPRESSURE_EVENTS,
     BATCH_SIZE,
+    CHECKPOINT_ERRORS,
+    CHECKPOINTS_SAVED,
     COMMITS_APPENDED,
+    DEAD_LETTERS,
     EVENTS_APPENDED,
+    GAPS_DETECTED,
     INGESTION_LATENCY_SECONDS,
     QUEUE_DEPTH,
+    SOURCE_ERRORS,
+    SOURCE_RECONNECTS,
 )
 
 WAITED: Final = "waited"
 _LEVELS: Final = ((0.1, "slow"), (0.4, "critical"))
 """Every further wait of so many seconds is the next level."""
+
+
+def begin_counting(source: str) -> None:
+    """Have every counter of the source at 0: an increase from nothing is none to Prometheus."""
+    Meter(source)
+    for counter in (
+        SOURCE_RECONNECTS,
+        GAPS_DETECTED,
+        DEAD_LETTERS,
+        CHECKPOINTS_SAVED,
+        CHECKPOINT_ERRORS,
+    ):
+        counter.labels(source)
+    for code in codes_of(SourceError, LogError) | {"internal"}:
+        SOURCE_ERRORS.labels(source, code)
 
 
 class Meter:

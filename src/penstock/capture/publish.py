@@ -27,7 +27,12 @@ from penstock.errors import (
     SupersededError,
 )
 from penstock.ports import Bounds, Checkpoint, CheckpointStore, Kept, LogReader, SourceState
-from penstock.telemetry import CHECKPOINT_ERRORS, CHECKPOINT_LATENCY_SECONDS, CHECKPOINTS_SAVED
+from penstock.telemetry import (
+    CHECKPOINT_ERRORS,
+    CHECKPOINT_FAILURES,
+    CHECKPOINT_LATENCY_SECONDS,
+    CHECKPOINTS_SAVED,
+)
 
 logger = structlog.get_logger(__name__)
 
@@ -189,6 +194,7 @@ class Publisher:
             self._status = PublisherStatus(
                 instance=before.instance, sequence=copy.sequence, published_at=copy.published_at
             )
+            CHECKPOINT_FAILURES.set(0)
             for state in copy.sources:
                 CHECKPOINTS_SAVED.labels(state.source).inc()
         finally:
@@ -200,6 +206,7 @@ class Publisher:
         self._status = structs.replace(
             self._status, failures=failures, code=error.code, message=str(error)
         )
+        CHECKPOINT_FAILURES.set(failures)
         for state in await self._log.sources():
             CHECKPOINT_ERRORS.labels(state.source).inc()
         if failures == 1 or self._breaker.circuit is Circuit.OPEN:

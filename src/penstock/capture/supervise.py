@@ -19,6 +19,7 @@ from msgspec import Struct, structs
 from penstock.capture.breaker import Breaker
 from penstock.capture.deadletter import dead_letters_of
 from penstock.capture.inject import Injector
+from penstock.capture.meter import begin_counting
 from penstock.capture.notices import notice, notice_at
 from penstock.capture.pump import Gate, PumpLimits, PumpProgress, pump
 from penstock.capture.rewinding import Rewound, rewound
@@ -293,6 +294,7 @@ class Supervisor:
 
     def _admit(self, supervised: Supervised, *, paused: bool) -> _Kept:
         name = supervised.source.name
+        begin_counting(name)
         self._kept[name] = _Kept(supervised, self._breaker())
         self._status[name] = SourceStatus(
             source=name,

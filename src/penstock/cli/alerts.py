@@ -18,7 +18,7 @@ import msgspec
 import structlog
 from pydantic import Field, SecretStr, field_validator
 
-from penstock.capture.alerts import Alert
+from penstock.capture.alerts import Alert, Kind
 from penstock.config import Config, Seconds
 from penstock.programs import start_program
 from penstock.telemetry import ALERTS_FAILED, ALERTS_SENT
@@ -76,6 +76,9 @@ class Sender:
         self._queue: asyncio.Queue[Alert] = asyncio.Queue(QUEUE_MAX)
         self.on_delivered: Callable[[Alert], None] = lambda _: None
         """Told of each alert that the webhook or the command took."""
+        for kind in Kind:
+            ALERTS_SENT.labels(kind)
+            ALERTS_FAILED.labels(kind)
 
     def configure(self, config: AlertsConfig) -> None:
         """Deliver by `config` from the next attempt on."""

@@ -12,7 +12,8 @@ import structlog
 from penstock.archive.config import ArchiveConfig
 from penstock.archive.log import ArchivedLog
 from penstock.client.retry import Backoff, Retry
-from penstock.errors import ArchiveError, PenstockError
+from penstock.errors import ArchiveError, LogError, PenstockError
+from penstock.errors.base import codes_of
 from penstock.log.config import LogConfig
 from penstock.ports import Hold
 from penstock.telemetry import (
@@ -60,6 +61,8 @@ class Archiving:
             # Parquet takes memory and half a second to load, which only an archive needs.
             from penstock.archive import place, writing
 
+            for code in codes_of(ArchiveError, LogError):
+                ARCHIVE_ERRORS.labels(code)
             self._path = place.shown(config.path)
             self._archiver = writing.Archiver(captured, _within(config, limits), config.path)
             captured.held_by(self._archiver.hold)

@@ -23,10 +23,13 @@ from penstock.cli.last_states import LastStates
 from penstock.cli.remembered import AlertMemory, Remembered
 from penstock.ports import LogReader, SourceState
 from penstock.telemetry import (
+    GAPS_OPEN,
     LOG_HEAD_SEQUENCE,
     LOG_TRIMMED_SEQUENCE,
     SOURCE_LAG_SECONDS,
+    SOURCE_NEAR_LOSS,
     SOURCE_SINCE_CHANGE_SECONDS,
+    SOURCE_STATE,
 )
 
 OBSERVE_SECONDS: Final = 1.0
@@ -123,6 +126,7 @@ class Observer:
         LOG_TRIMMED_SEQUENCE.set(bounds.trimmed)
         statuses = self._supervisor.status()
         self._tell_times(sources, statuses)
+        self._tell_troubles(statuses)
         captured = {status.source for status in statuses}
         silent = self._silence.observe(
             (state for state in sources if state.source in captured),
@@ -160,6 +164,21 @@ class Observer:
                 self._lags[state.source] = lag
                 SOURCE_LAG_SECONDS.labels(state.source).set(lag)
 
+    def _tell_troubles(self, statuses: Sequence[SourceStatus]) -> None:
+        for gauge in (SOURCE_STATE, SOURCE_NEAR_LOSS, GAPS_OPEN):
+            gauge.clear()  # of sources that are captured no more
+        for status in statuses:
+            name = status.source
+            for state in State:
+                SOURCE_STATE.labels(name, state.value).set(status.state is state)
+            SOURCE_NEAR_LOSS.labels(name).set(self._near_loss(name))
+            if self.gaps.complete:
+                GAPS_OPEN.labels(name).set(len(self.gaps.scanned.gaps.open.get(name, {})))
+
+    def _near_loss(self, source: str) -> bool:
+        to_loss = self._loss.seconds.get(source)
+        return to_loss is not None and to_loss < self.config.time_to_loss_min
+
     async def keep_states(self) -> None:
         """Write down how the sources are, for whoever asks when this process is gone."""
         await self._last.keep(self._supervisor.status())
@@ -180,7 +199,7 @@ class Observer:
             status,
             failures_max=self.config.unhealthy_failures,
             silent=name in self._silent,
-            near_loss=to_loss is not None and to_loss < self.config.time_to_loss_min,
+            near_loss=self._near_loss(name),
         )
         return {
             "source": name,

@@ -16,6 +16,7 @@ from penstock.serve.access import Access
 from penstock.serve.captures.service import CaptureService
 from penstock.serve.config import ServeConfig
 from penstock.serve.consumers import Consumers
+from penstock.serve.counted import begin_counting
 from penstock.serve.health import Facts, Health, health
 from penstock.serve.http import Told
 from penstock.serve.zero.service import ZeroService
@@ -98,6 +99,7 @@ class Page:
         pipelines: Callable[[], Sequence[PipelineStatus]] = tuple,
     ) -> None:
         """`started_at`: Unix milliseconds. `consumers` says how the current rows are kept up."""
+        begin_counting(settings.sources)
         self._settings = settings
         self._serve = settings.serve
         self._log = log

@@ -100,6 +100,15 @@ class Meter(Collector):
 
     def __init__(self, pipelines: Sequence[str], endpoint: str) -> None:
         self._pipelines = {name: _Moved() for name in pipelines}
+        for name in pipelines:
+            for metric in (
+                PIPELINE_ENTRIES,
+                PIPELINE_ROWS,
+                PIPELINE_REJECTED,
+                PIPELINE_LOST,
+                PIPELINE_BATCH_SECONDS,
+            ):
+                metric.labels(name)
         self._endpoint = endpoint
         self._shown = Credentials.from_environment()
 

@@ -11,6 +11,13 @@ class PenstockError(Exception):
     exit_code: ClassVar[int] = 1
 
 
+def codes_of(*roots: type[PenstockError]) -> frozenset[str]:
+    """The codes of these errors and of all that are kinds of them."""
+    return frozenset(
+        code for root in roots for code in (root.code, *codes_of(*root.__subclasses__()))
+    )
+
+
 class ConfigError(PenstockError):
     """The configuration says something impossible; nothing was started."""
 

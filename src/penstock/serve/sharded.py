@@ -25,6 +25,7 @@ class ShardCounts:
             return
         gauge = CONSUMERS_BY_SHARD_CONFIG.labels(str(shards.count))
         gauge.inc()
+        EVENTS_BY_SHARD.labels(str(shards.count), _told(shards))
         try:
             yield
         finally:
@@ -34,9 +35,12 @@ class ShardCounts:
         """A reader of `shards` passed so many entries, and was sent so many of them."""
         if shards is None:
             return
-        one = str(next(iter(shards.ids))) if len(shards.ids) == 1 else "several"
-        EVENTS_BY_SHARD.labels(str(shards.count), one).inc(sent)
+        EVENTS_BY_SHARD.labels(str(shards.count), _told(shards)).inc(sent)
         self._passed = self._passed * _FORGET + passed
         self._sent = self._sent * _FORGET + sent
         if self._passed:
             SHARD_FILTER_RATIO.set(max(0.0, 1 - self._sent / self._passed))
+
+
+def _told(shards: Shards) -> str:
+    return str(next(iter(shards.ids))) if len(shards.ids) == 1 else "several"

@@ -5,7 +5,7 @@
 
 mongod comes from the package registry that pip is set up with, pinned by hash; etcd, MariaDB and
 PostgreSQL come from Debian, and zero-cache from npm, pinned by a lock. MySQL comes from Debian's
-sid and a later MariaDB from trixie, where they can be had. Spark comes with the
+sid, a later MariaDB and Prometheus from trixie, where they can be had. Spark comes with the
 pyspark package, and Delta Lake for it from the registry that Maven is set up with, pinned by hash.
 `python -m penstock.testing.servers install` installs them all.
 """

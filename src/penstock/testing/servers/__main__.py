@@ -7,7 +7,13 @@ import sys
 from collections.abc import Mapping
 
 from penstock.testing.servers.classes import archive_classes
-from penstock.testing.servers.debian import MARIADB, MYSQL, DebianPackage, install_debian
+from penstock.testing.servers.debian import (
+    MARIADB,
+    MYSQL,
+    PROMETHEUS,
+    DebianPackage,
+    install_debian,
+)
 from penstock.testing.servers.maven import DELTA, install_jars
 from penstock.testing.servers.npm import ZERO, install_npm
 from penstock.testing.servers.packages import (
@@ -43,7 +49,7 @@ def main(arguments: list[str]) -> int:
     except ServerUnavailableError as error:
         print(error, file=sys.stderr)
         return 1
-    for beside in (MYSQL, MARIADB):
+    for beside in (MYSQL, MARIADB, PROMETHEUS):
         install_beside(beside)
     install_delta()
     try:

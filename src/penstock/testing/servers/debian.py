@@ -71,6 +71,14 @@ MARIADB = DebianPackage(
     version="11.8.",
 )
 """The client's is for mariadb-binlog."""
+PROMETHEUS = DebianPackage(
+    packages=("prometheus",),
+    suite="trixie",
+    folder="prometheus2",
+    executable="usr/bin/promtool",
+    version="2.",
+)
+"""Its promtool, which evaluates alert rules."""
 
 
 def install_debian(package: DebianPackage) -> str:
@@ -155,7 +163,7 @@ def _run(command: list[str]) -> str:
 
 def _proven(package: DebianPackage) -> str:
     said = _run([*package.command(package.executable), "--version"])
-    version = re.search(r"Ver (\S+)", said)
+    version = re.search(r"(?:Ver|version) (\S+)", said)
     if version is None or not version[1].startswith(package.version):
         raise ServerUnavailableError(
             f"{package.executable} of Debian's {package.suite} is not {package.version}x, for "
