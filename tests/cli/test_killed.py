@@ -56,8 +56,10 @@ class Marked:
         self._mark = str(folder)
         self.environment = {**os.environ, MARK: self._mark}
 
-    def start(self, *arguments: str) -> Child:
-        return Child(*COMMAND, *arguments, cwd=self._folder, env=self.environment)
+    def start(self, *arguments: str, whole: bool = False) -> Child:
+        """A command; with `whole` it has a process group of its own."""
+        environment = self.environment
+        return Child(*COMMAND, *arguments, cwd=self._folder, env=environment, whole=whole)
 
     def alive(self, word: str = "") -> dict[int, str]:
         """Their command lines that have that word."""

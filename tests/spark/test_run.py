@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from deltalake import DeltaTable
+from pyspark.sql.streaming.query import StreamingQuery
 
 from penstock.client.flight import LogClient, PipelineReport
 from penstock.errors import (
@@ -253,28 +254,6 @@ def test_whoever_is_told_of_progress_can_neither_fail_nor_delay_a_batch(
         release.set()
 
 
-def test_a_pipeline_that_is_told_to_stop_while_a_batch_begins_ends_without_an_error(
-    spark: "SparkSession",
-    log: BlockLog,
-    endpoint: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """The next batch finds that it must not begin, before the main thread can stop the query."""
-    monkeypatch.setattr("penstock.spark.run._LOOK_SECONDS", 120.0)
-    log.append([put(1, n=number)] for number in range(3))
-    stop = threading.Event()
-
-    def merge(*given: Any, **named: Any) -> Any:
-        stop.set()
-        return merge_staged(*given, **named)
-
-    monkeypatch.setattr("penstock.spark.tables.merge_staged", merge)
-    config = pipeline(tmp_path / "t", max_events_per_batch=1, trigger=0.01)
-    run_pipeline("p", config, endpoint, spark=spark, stop=stop)
-    assert [row["n"] for row in rows_of(tmp_path / "t").values()] == [0]
-
-
 class WaitedFor:
     """A lock that says when somebody has to wait for it."""
 
@@ -291,7 +270,7 @@ class WaitedFor:
         self._lock.release()
 
 
-def test_a_batch_that_begins_while_the_query_is_stopped_holds_nothing_up(
+def test_a_batch_that_begins_while_the_query_is_stopped_is_left_out_without_an_error(
     spark: "SparkSession",
     log: BlockLog,
     endpoint: str,
@@ -299,32 +278,39 @@ def test_a_batch_that_begins_while_the_query_is_stopped_holds_nothing_up(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Spark's stop waits for the batch, so the batch must not wait for whoever stops."""
-    log.append([put(number, n=number)] for number in range(200))  # more than are read
+    log.append([put(1, n=number)] for number in range(200))  # more than are read
     config = pipeline(tmp_path / "t", max_events_per_batch=1, trigger=0.0)
     stop, lock = threading.Event(), WaitedFor()
-    made = _Runner.__init__
+    made, failed = _Runner.__init__, StreamingQuery.exception
+    stopped: list[StreamingQuery] = []
 
     def make(runner: Any, *given: Any) -> None:
         made(runner, *given)
         runner._writing = lock
 
-    def exception(query: object) -> None:
+    def merge(*given: Any, **named: Any) -> Any:
+        stop.set()
+        return merge_staged(*given, **named)
+
+    def exception(query: StreamingQuery) -> None:
+        stopped.append(query)
+        lock.contended.clear()
         lock.contended.wait(PATIENCE_SECONDS)
 
-    def told(progress: PipelineProgress) -> None:
-        stop.set()
-
     monkeypatch.setattr("penstock.spark.run._Runner.__init__", make)
-    monkeypatch.setattr("pyspark.sql.streaming.query.StreamingQuery.exception", exception)
+    monkeypatch.setattr("penstock.spark.tables.merge_staged", merge)
+    monkeypatch.setattr(StreamingQuery, "exception", exception)
     running = threading.Thread(
         target=run_pipeline,
         args=("p", config, endpoint),
-        kwargs={"spark": spark, "stop": stop, "on_progress": told},
+        kwargs={"spark": spark, "stop": stop},
         daemon=True,
     )
     running.start()
     running.join(PATIENCE_SECONDS)
     assert not running.is_alive()
+    assert [row["n"] for row in rows_of(tmp_path / "t").values()] == [0]
+    assert failed(stopped[0]) is None
 
 
 def test_a_service_that_is_away_for_days_is_waited_for() -> None:

@@ -13,6 +13,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Generator
+from concurrent.futures import Future
 from contextlib import closing, contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -73,6 +74,8 @@ _Result = TypeVar("_Result")
 _LOOK_SECONDS: Final = 0.2
 _RETRY: Final = Retry(max_seconds=10.0)
 _ATTEMPTS_ONCE: Final = 3
+_STOPPED_SECONDS: Final = 0.01
+"""How often a batch that is left out looks whether its query is stopped."""
 _SETTLE_SECONDS: Final = 10.0
 """How often a target stores how far it has come while nothing is applied."""
 
@@ -362,7 +365,12 @@ class _Runner:
         self._facts.tell(RunBegan(pipeline=self._name, sequence=after.sequence, head=bounds.head))
         self._raised = None
         with scratch_folder() as checkpoint:
-            query = in_turn(lambda: self._start(after, Path(checkpoint), once=once), self._stopping)
+            started = Future["StreamingQuery"]()
+            apply = self._apply(Path(checkpoint), started)
+            query = in_turn(
+                lambda: self._start(after, Path(checkpoint), apply, once=once), self._stopping
+            )
+            started.set_result(query)
             try:
                 while query.isActive and not self._stopping.is_set():
                     query.awaitTermination(_LOOK_SECONDS)  # type: ignore[arg-type]
@@ -437,7 +445,14 @@ class _Runner:
             if not self._stopping.is_set():
                 self._load.step(once=once)
 
-    def _start(self, after: Progress, checkpoint: Path, *, once: bool) -> "StreamingQuery":
+    def _start(
+        self,
+        after: Progress,
+        checkpoint: Path,
+        apply: Callable[["DataFrame", int], None],
+        *,
+        once: bool,
+    ) -> "StreamingQuery":
         config = self._config
         register(self._spark)
         from penstock.spark.rows import ENTRY_SCHEMA
@@ -459,18 +474,34 @@ class _Runner:
         stream = self._spark.readStream.format("penstock").schema(columns).options(**options)
         writer = (
             stream.load()
-            .writeStream.foreachBatch(self._apply(checkpoint))
+            .writeStream.foreachBatch(apply)
             .option("checkpointLocation", checkpoint.as_uri())
         )
         if once:
             return writer.trigger(availableNow=True).start()
         return writer.trigger(processingTime=f"{config.trigger} seconds").start()
 
-    def _apply(self, checkpoint: Path) -> Callable[["DataFrame", int], None]:
+    def _apply(
+        self, checkpoint: Path, query: "Future[StreamingQuery]"
+    ) -> Callable[["DataFrame", int], None]:
+        """What Spark calls with each batch of the query.
+
+        A batch that is left out, for we are to stop, is no error, which Spark would tell at length.
+        It lasts until the query is stopped, so that nothing passes it.
+        """
+
         def apply(batch: "DataFrame", batch_id: int) -> None:
+            try:
+                write(batch, batch_id)
+            except TargetStoppedError:
+                started = query.result()
+                while started.isActive:
+                    time.sleep(_STOPPED_SECONDS)
+
+        def write(batch: "DataFrame", batch_id: int) -> None:
             with self._writing:
                 if self._stopping.is_set():
-                    raise _Stopped
+                    raise TargetStoppedError
                 started = time.monotonic()
                 enter_pool(self._spark)
                 try:
@@ -567,10 +598,6 @@ def _end_of(checkpoint: Path, batch_id: int) -> Progress:
     """
     *_, offset = (checkpoint / "offsets" / str(batch_id)).read_text(encoding="utf-8").splitlines()
     return place_of(json.loads(offset))
-
-
-class _Stopped(Exception):  # noqa: N818 - no error: it ends a batch that was not begun
-    """The pipeline was told to stop before this batch."""
 
 
 @contextmanager
