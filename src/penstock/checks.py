@@ -45,7 +45,7 @@ class Check(Struct, frozen=True, kw_only=True):
         """A warning for settings that name what is not there; none where there is no such."""
         if not unmatched:
             return []
-        fix = "correct the name; what is created later is captured from then on"
+        fix = "correct the name; what is created later is matched from then on"
         detail = "; ".join(unmatched)
         return [cls(name="names", level=Level.WARNING, detail=detail, fix=fix)]
 

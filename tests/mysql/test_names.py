@@ -29,3 +29,18 @@ async def test_a_slip_in_a_name_is_told_until_something_matches(
         assert ordrs in names.detail
         run(db, f"CREATE TABLE {database}.ordrs (id INT PRIMARY KEY)")
         assert len(await source.unmatched()) == 2
+
+
+@on("mariadb", "mysql")
+async def test_a_slip_in_the_name_of_a_column_to_hide_is_told(
+    server: SqlServer, database: str
+) -> None:
+    with server.connect() as db:
+        run(db, f"CREATE TABLE {database}.users (id INT PRIMARY KEY, email TEXT)")
+        rules = {"exclude": [f"{database}.users.Email"], "mask": {f"{database}.users.email": "-"}}
+        source = source_of(server, columns=rules)
+        (told,) = await source.unmatched()
+        assert f"columns.exclude '{database}.users.Email' matches nothing that is captured" in told
+        assert f"the nearest are {database}.users.email" in told
+        (names,) = [check for check in await doctor("db", source.config) if check.name == "names"]
+        assert (names.level, names.detail) == (Level.WARNING, told)

@@ -11,7 +11,7 @@ a table without a key is known by what is captured of it.
 
 import base64
 import hmac
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from hashlib import sha256
 from typing import Any, Final
 
@@ -36,10 +36,16 @@ class ColumnScope(Struct, frozen=True, omit_defaults=True):
     """Differs where the salt does; tells nothing of it."""
 
     @property
-    def patterns(self) -> list[str]:
-        """All patterns that it has."""
-        pairs = (*self.mask, *self.truncate)
-        return [*self.include, *self.exclude, *self.hash, *(pattern for pattern, _ in pairs)]
+    def patterns(self) -> list[tuple[str, str]]:
+        """All patterns that it has, each with its setting."""
+        by_setting: dict[str, Iterable[str]] = {
+            "columns.include": self.include,
+            "columns.exclude": self.exclude,
+            "columns.mask": (pattern for pattern, _ in self.mask),
+            "columns.hash": self.hash,
+            "columns.truncate": (pattern for pattern, _ in self.truncate),
+        }
+        return [(setting, one) for setting, patterns in by_setting.items() for one in patterns]
 
 
 def check_of_salt(salt: str) -> str:
@@ -155,10 +161,6 @@ class ColumnRules:
                 if one:
                     found.setdefault(column, does)
         return found
-
-    def idle(self, names: Sequence[str]) -> list[str]:
-        """Patterns that are of none of these columns, `database.table.column`."""
-        return [one for one in self._scope.patterns if not any(matching(one, names))]
 
     def _hashed(self, value: Any) -> str:
         data = value.encode() if isinstance(value, str) else _encoder.encode(value)

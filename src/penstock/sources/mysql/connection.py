@@ -14,7 +14,6 @@ from msgspec import Struct
 from pymysql.connections import Connection
 from pymysql.constants import CLIENT
 
-from penstock import checks
 from penstock.errors import ConfigError, PenstockError, SourceUnavailableError
 from penstock.mysql_causes import LACKS_GRANT, code_of
 from penstock.mysql_sql.tokens import significant, tokens
@@ -22,7 +21,6 @@ from penstock.sources.mysql import failures
 from penstock.sources.mysql.answers import any_bytes
 from penstock.sources.mysql.config import MysqlSourceConfig
 from penstock.sources.mysql.frames import Algorithm, FramedSocket, Wire
-from penstock.sources.mysql.patterns import matching
 from penstock.sources.mysql.scope import Scope
 from penstock.sources.mysql.statements import cascades
 
@@ -328,26 +326,17 @@ def _quoted(database: str, table: str) -> str:
 
 def tables(connection: Connected, scope: Scope) -> list[tuple[str, str]]:
     """The captured tables that are there: databases and names."""
-    return [one for one in _all_tables(connection) if one in scope]
+    return [one for one in all_tables(connection) if one in scope]
 
 
-def _all_tables(connection: Connected) -> list[tuple[str, str]]:
+def all_tables(connection: Connected) -> list[tuple[str, str]]:
+    """The tables that this user may see, captured or not: databases and names."""
     rows = ask(
         connection,
         "SELECT TABLE_SCHEMA, TABLE_NAME FROM information_schema.TABLES "
         "WHERE TABLE_TYPE IN ('BASE TABLE', 'SYSTEM VERSIONED')",
     )
     return [(str(database), str(name)) for database, name in rows]
-
-
-def unmatched(connection: Connected, scope: Scope) -> list[str]:
-    """As `NamesThings.unmatched`, of what this user may see."""
-    settings = [("include", one) for one in scope.include]
-    settings += [("exclude", one) for one in scope.exclude]
-    everything = Scope()
-    there = [".".join(one) for one in _all_tables(connection) if one in everything]
-    near = {*there, *(f"{one.partition('.')[0]}.*" for one in there)}
-    return checks.unmatched(settings, near, lambda pattern: any(matching(pattern, there)))
 
 
 _NATIVE_FOREIGN_KEYS: Final = "SHOW GLOBAL VARIABLES LIKE 'innodb_native_foreign_keys'"

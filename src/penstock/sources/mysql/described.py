@@ -4,8 +4,10 @@ from collections.abc import Mapping
 
 from msgspec import Struct
 
+from penstock import checks
 from penstock.sources.mysql.columns import ColumnRules, ForbiddenRuleError
-from penstock.sources.mysql.connection import Connected, ask, tables
+from penstock.sources.mysql.connection import Connected, all_tables, ask, tables
+from penstock.sources.mysql.patterns import matching
 from penstock.sources.mysql.scope import Scope
 from penstock.sources.mysql.shapes import Shape, Shapes
 
@@ -59,11 +61,24 @@ def forbidden(there: Mapping[tuple[str, str], Described], rules: ColumnRules) ->
     return wrong
 
 
-def idle(there: Mapping[tuple[str, str], Described], rules: ColumnRules) -> list[str]:
-    """Patterns of `rules` that are of no column of these tables."""
-    return rules.idle(
-        [".".join((*table, column)) for table, one in there.items() for column in one.columns]
-    )
+def unmatched(connection: Connected, scope: Scope) -> list[str]:
+    """As `NamesThings.unmatched`, of what this user may see."""
+    settings = [("include", one) for one in scope.include]
+    settings += [("exclude", one) for one in scope.exclude]
+    everything = Scope()
+    there = [".".join(one) for one in all_tables(connection) if one in everything]
+    near = {*there, *(f"{one.partition('.')[0]}.*" for one in there)}
+    told = checks.unmatched(settings, near, lambda pattern: any(matching(pattern, there)))
+    if rules := scope.columns.patterns:
+        columns = [
+            ".".join((*table, column))
+            for table, one in described(connection, scope).items()
+            for column in one.columns
+        ]
+        told += checks.unmatched(
+            rules, columns, lambda pattern: any(matching(pattern, columns)), what="that is captured"
+        )
+    return told
 
 
 def keyed_anew(

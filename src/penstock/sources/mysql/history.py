@@ -16,12 +16,13 @@ from penstock.sources.mysql.connection import (
     facts,
     oldest_binlog,
     translated,
-    unmatched,
 )
+from penstock.sources.mysql.described import unmatched
 from penstock.sources.mysql.holdings import flavour_of, holdings
 from penstock.sources.mysql.positions import MysqlPosition, Server, told, without_domains
 from penstock.sources.mysql.proofs import Proof, Prover, begun_at
 from penstock.sources.mysql.replicating import will_have
+from penstock.sources.mysql.scope import Scope
 from penstock.sources.mysql.stream import BinlogStream, drawn_server_id
 
 logger = structlog.get_logger(__name__)
@@ -153,7 +154,7 @@ def _unproven(known: MysqlPosition, proof: Proof) -> str | None:
 
 def names_nothing(source: str, config: MysqlSourceConfig) -> list[str]:
     """As `NamesThings.unmatched`; blocks."""
-    if not (config.include or config.exclude):
+    if config.scope == Scope():
         return []
     connection = connect(source, config, read_seconds=config.connect_timeout)
     try:
