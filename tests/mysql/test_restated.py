@@ -12,8 +12,9 @@ def moved(name: Name) -> Name:
     return f"new_{name[0]}", name[1]
 
 
-def restate(statement: str, *, operation: str = "create", **said: Any) -> str:
+def restate(statement: str, **said: Any) -> str:
     """A statement of the table `d.t`."""
+    operation = "create" if statement.startswith("CREATE TABLE") else "modify"
     facts = {"operation": operation, "statement": statement, **said}
     found = restated({"meta": {"db": "d", "tbl": "t"}, "said": facts}, moved)
     assert found is not None

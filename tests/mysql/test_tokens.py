@@ -1,9 +1,8 @@
-"""Every reader of a statement says the same of it, which is what its server made of it."""
+"""Statements are split as their servers split them: what is said of one is what it made."""
 
 import random
 from collections.abc import Sequence
 from functools import partial
-from typing import NamedTuple
 
 import msgspec
 import pymysql
@@ -14,127 +13,12 @@ from penstock.event import SchemaEvent
 from penstock.mysql_sql.alterations import alteration
 from penstock.mysql_sql.tokens import plain_comments, significant, tokens
 from penstock.sources.mysql.definitions import defined
-from penstock.sources.mysql.redaction import redacted
-from penstock.sources.mysql.restoring.columns import quoted
-from penstock.sources.mysql.restoring.ddl import restated
-from penstock.sources.mysql.statements import Altered, effects, writes_in_place
 from penstock.testing.servers import MySqlServer, SqlServer
 from tests.mysql.conftest import on
+from tests.mysql.statement_cases import ANSI, MSSQL, NO_ESCAPES
 from tests.mysql.support import Story, caught_up, run, source_of
 from tests.seeds import seed_of
 from tests.telling import follow
-
-ANSI, NO_ESCAPES, MSSQL = "ANSI_QUOTES", "NO_BACKSLASH_ESCAPES", "ANSI_QUOTES,MSSQL"
-NAMES = [
-    "ग्राहक",  # vowel signs
-    "ลูกค้า",
-    "订单（旧）",
-    "l·lamp",
-    "a\u00a0b",
-    "a\u3000b",
-    "a\u2028b",
-    "a\u200bb",
-    "\x85",
-    "\u0080\uffff",
-    "aſ",  # whose capitals are AS
-    "ıf",
-    "$a$",
-    "0x1G",
-    "1st",
-    "1e",
-    "_1",
-]
-"""Names without quotes, of characters that both servers take so."""
-
-
-class Case(NamedTuple):
-    """An ALTER TABLE that drops columns. Its texts have the word SECRET, its names do not."""
-
-    statement: str
-    dropped: Sequence[str]
-    table: str = "t"
-    modes: str = ""
-
-
-CASES = [
-    *[Case(f"ALTER TABLE {one} DROP {one}, COMMENT 'SECRET'", [one], one) for one in NAMES],
-    *[Case(f"ALTER TABLE d.{one} DROP COLUMN a", ["a"], one) for one in [*NAMES, "1e5", "7"]],
-    Case("ALTER TABLE t DROP COLUMN a /*M!100301 , DROP COLUMN b */", ["a", "b"]),
-    Case("ALTER TABLE t DROP COLUMN a /*M 100301 , DROP COLUMN b */", ["a"]),
-    Case("ALTER TABLE t DROP COLUMN a /*!80013 , DROP COLUMN b */", ["a", "b"]),
-    Case("ALTER TABLE t DROP COLUMN a /*!080013 , DROP COLUMN b */", ["a", "b"]),
-    Case("ALTER TABLE t DROP COLUMN a /*!, DROP COLUMN b */", ["a", "b"]),
-    Case("ALTER TABLE t DROP COLUMN a /* 80013 , DROP COLUMN b */", ["a"]),
-    Case("ALTER TABLE t DROP COLUMN a /*!80013 /* , DROP b */ , DROP c */", ["a", "c"]),
-    Case("ALTER TABLE t DROP COLUMN /*!5000001a */", ["1a"]),
-    Case("ALTER TABLE t DROP a, ADD CHECK (b*/* it's */c > 2*/**/3), DROP d", ["a", "d"]),
-    Case("ALTER TABLE t DROP a --\t, DROP b\n, DROP c #, DROP d\n, DROP e --", ["a", "c", "e"]),
-    Case("ALTER TABLE t DROP a, ADD CHECK (b > 1--2), DROP c --\x01, DROP d", ["a", "c"]),
-    Case("ALTER TABLE/**/t/**/DROP/**/a,DROP`b`,DROP`c``,`,ADD`,DROP d`INT", ["a", "b", "c`,"]),
-    Case("ALTER TABLE t DROP a, COMMENT 'SECRET'', DROP b', DROP c", ["a", "c"]),
-    Case('ALTER TABLE t DROP a, COMMENT "SECRET""\', DROP b", DROP c', ["a", "c"]),
-    Case(r"ALTER TABLE t DROP a, COMMENT 'SECRET\', DROP b', DROP c", ["a", "c"]),
-    Case(r'ALTER TABLE t DROP a, COMMENT "SECRET\", DROP b", DROP c', ["a", "c"]),
-    Case(r"ALTER TABLE t DROP a, COMMENT 'SECRET\', DROP b", ["a", "b"], modes=NO_ESCAPES),
-    Case(r'ALTER TABLE t DROP a, COMMENT "SECRET\", DROP b', ["a", "b"], modes=NO_ESCAPES),
-    Case(r"ALTER TABLE t DROP `a\`, DROP b", ["a\\", "b"]),
-    Case(r'ALTER TABLE "t" DROP "a\", DROP "b"", ", DROP c', ["a\\", 'b", ', "c"], modes=ANSI),
-    Case("ALTER TABLE [t x] DROP [a]], DROP b], DROP c", ["a], DROP b", "c"], "t x", MSSQL),
-    Case("ALTER TABLE t DROP a, ADD b INT DEFAULT (1[2), DROP c", ["a", "c"]),
-    Case("ALTER TABLE t ADD a INT DEFAULT 0x1F, ADD b INT DEFAULT 1.5e-3, DROP c", ["c"]),
-    Case("ALTER TABLE t ADD a BIT DEFAULT b'1', ADD b BLOB DEFAULT x'5C27', DROP c", ["c"]),
-    Case("ALTER TABLE t ADD a TEXT DEFAULT _utf8mb4'SECRET, DROP b', DROP c", ["c"]),
-    Case("ALTER TABLE t ADD a TEXT DEFAULT N'SECRET, DROP b', DROP c", ["c"]),
-    Case("ALTER TABLE t ADD a INT DEFAULT 1.,DROP b,ADD c INT DEFAULT .5,DROP d", ["b", "d"]),
-    Case("ALTER TABLE t DROP 😀, DROP b", ["?", "b"]),
-    Case("ALTER TABLE .t DROP a, RENAME KEY b TO c", ["a"]),
-]
-
-
-@pytest.mark.parametrize("case", CASES)
-def test_every_reader_says_the_same_of_a_statement(case: Case) -> None:
-    statement, modes = case.statement, case.modes
-    table = ("d", case.table)
-    assert "".join(one.text for one in tokens(statement, modes)) == statement
-    assert effects(statement, database="d", sql_mode=modes) == [Altered(table)]
-    assert list(alteration(statement, modes).dropped) == case.dropped
-    virtual = frozenset(one.casefold() for one in case.dropped)
-    after = defined(statement, database="d", known=lambda _: virtual | {"kept"}, sql_mode=modes)
-    assert after == (table, frozenset({"kept"}))
-    said = {"operation": "modify", "statement": statement, "sqlMode": modes}
-    again = restated({"meta": {"db": "d", "tbl": case.table}, "said": said}, moved)
-    assert again is not None
-    elsewhere = moved(table)
-    assert quoted(*elsewhere) in again.text
-    assert effects(again.text, database="d", sql_mode=modes) == [Altered(elsewhere)]
-    assert alteration(again.text, modes) == alteration(statement, modes)
-    assert "SECRET" not in redacted(statement)
-
-
-def moved(name: Name) -> Name:
-    return f"new_{name[0]}", name[1]
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_a_name_is_one_word_to_whoever_looks_for_its_table(name: str) -> None:
-    assert writes_in_place(f"UPDATE {name} SET a = 1", ("d", name))
-    assert writes_in_place(f"INSERT INTO d.{name} (a) VALUES (1)", ("d", name))
-    assert redacted(f"DELETE FROM {name}") == f"DELETE FROM {'?' if name[0] in '01$' else name}"
-
-
-@pytest.mark.parametrize(
-    ("statement", "is_in_place"),
-    [
-        (r"UPDATE b SET n = '\' WHERE x = ', a SET n = '", False),
-        (r"UPDATE a, `b\` SET n = '\''", True),
-        ("UPDATE b /*M!100000 , a */ SET n = 1", False),
-        ("INSERT INTO b /*!50000 VALUES (1) */ /* , INTO a */", False),
-    ],
-)
-def test_what_hangs_on_a_mode_that_nobody_says_is_not_certain(
-    statement: str, is_in_place: bool
-) -> None:
-    assert writes_in_place(statement, ("d", "a")) == is_in_place
 
 
 def test_a_comment_of_mariadb_is_a_plain_one_in_a_statement_of_mysql() -> None:

@@ -61,7 +61,7 @@ def _created(reader: Reader, known: Known) -> tuple[Name, Virtual | None] | None
     found: set[str] = set()
     for item in _items(reader):
         if _is_column(item, _NO_COLUMN) and _is_virtual(item[1:]):
-            found.add(item[0].name.casefold())
+            found.add(_name(item))
     return table, frozenset(found)
 
 
@@ -109,7 +109,7 @@ def _added(change: Reader, before: Virtual, come: set[str]) -> bool:
             return True
         if not _is_column(item, _NO_COLUMN) or not _is_virtual(item[1:]):
             continue
-        name = item[0].name.casefold()
+        name = _name(item)
         if not unless_there:
             come.add(name)
         elif name not in before:
@@ -122,7 +122,7 @@ def _dropped(change: Reader, gone: set[str]) -> None:
     named = change.take("COLUMN")
     if named or change.peek() not in _NO_COLUMN_ALTERED | {"PERIOD"}:
         change.take("IF", "EXISTS")
-        gone.add(change.plain_name().casefold())
+        gone.add(change.column().casefold())
 
 
 def _redefined(
@@ -130,8 +130,8 @@ def _redefined(
 ) -> None:
     change.take("COLUMN")
     if_exists = change.take("IF", "EXISTS")
-    old = change.plain_name()
-    name = change.plain_name() if renames else old
+    old = change.column()
+    name = change.column() if renames else old
     if if_exists and old.casefold() not in before:
         return  # it was not there, or stays real: no server makes a real column virtual in place
     gone.add(old.casefold())
@@ -159,6 +159,11 @@ def _is_column(item: Sequence[Token], others: frozenset[str]) -> bool:
     if not item or item[0].word in others:
         return False
     return not (item[0].word == "PERIOD" and len(item) > 1 and item[1].word == "FOR")
+
+
+def _name(item: Sequence[Token]) -> str:
+    """The name of the column that an item defines. Raises UnclearError."""
+    return Reader(item, "-", lowers=False).column().casefold()
 
 
 def _is_virtual(definition: Sequence[Token]) -> bool:

@@ -176,10 +176,11 @@ def _writes_in_place(said: Sequence[Token], table: Name) -> bool:
     stop = words.index("SET") if is_update and "SET" in words else len(words)
     database, name = table
     for at in range(1, stop):
-        first = at - 2 if words[at - 1] == "." else at
-        if words[first - 1] not in _BEFORE_TABLES:
+        has_dot = words[at - 1] == "."
+        has_database = has_dot and words[at - 2] not in _BEFORE_TABLES  # MariaDB takes `.a`, too
+        if words[at] == "." or words[at - 1 - has_dot - has_database] not in _BEFORE_TABLES:
             continue
-        of_database = first == at or said[first].name == database
+        of_database = not has_database or said[at - 2].name == database
         if of_database and said[at].is_name and said[at].name == name:
             return True
         if not is_update and words[at] not in _BEFORE_TABLES and words[at + 1 : at + 2] != ["."]:
@@ -242,6 +243,15 @@ class Reader:
             raise UnclearError(token.text)
         return token.name.lower() if self._lowers else token.name
 
+    def column(self) -> str:
+        """A column's name, taken with those of its table and database that MariaDB lets stand
+        before it (`d.t.a`, `t.a`, `.a`); raises UnclearError if none comes."""
+        self.take(".")
+        name = self.plain_name()
+        while self.take("."):
+            name = self.plain_name()
+        return name
+
     def table(self) -> Name:
         """A name, with its database or in the session's."""
         self.take(".")  # MariaDB takes `.a` for a name in the session's database
@@ -272,7 +282,7 @@ def _create(reader: Reader) -> Sequence[Said]:
         return [DatabaseDropped(reader.plain_name())]
     if replaces and reader.take("SEQUENCE"):
         return [Dropped(reader.table())]  # a table of that name, too
-    reader.take_any("UNIQUE", "FULLTEXT", "SPATIAL")
+    reader.take_any("UNIQUE", "FULLTEXT", "SPATIAL", "VECTOR")
     if reader.take("INDEX"):
         reader.skip_to("ON")
         return [Altered(reader.table())]
@@ -282,7 +292,7 @@ def _create(reader: Reader) -> Sequence[Said]:
     table = reader.table()
     cascading = _cascading(reader, table)
     # Where its rows come as rows, the server logs what the table is, without the query.
-    rows = [RowsAsStatement("CREATE TABLE ... SELECT")] * _queries(reader)
+    rows = [RowsAsStatement("CREATE TABLE ... SELECT")] * queries(reader.tokens[reader.at :])
     if replaces:
         return [Dropped(table), Created(table), *cascading, *rows]
     if unless_there:
@@ -290,12 +300,14 @@ def _create(reader: Reader) -> Sequence[Said]:
     return [Created(table), *cascading, *rows]
 
 
-def _queries(reader: Reader) -> bool:
-    """Whether a table is made of a query; of the statement's words, none is taken."""
+def queries(said: Sequence[Token]) -> bool:
+    """Whether a table is made of a query, by what follows CREATE TABLE, or its name."""
+    reader = Reader(said, "-", lowers=False)
     depth = 0
-    for token in reader.tokens[reader.at :]:
-        depth += (token.word == "(") - (token.word == ")")
-        if token.word == "SELECT" or (not depth and token.word in {"AS", "TABLE", "VALUES"}):
+    for ahead in range(len(said)):
+        word = reader.peek(ahead)
+        depth += (word == "(") - (word == ")")
+        if word == "SELECT" or (not depth and word in {"AS", "TABLE", "VALUES"}):
             return True
     return False
 

@@ -11,18 +11,21 @@ What a backslash, `"` and `||` are is said by the sql_mode in which a statement 
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Any, Final, NamedTuple
 
 from penstock.audit.fold import Name, name_of
 from penstock.mysql_sql.tokens import Token, significant, tokens
 from penstock.sources.mysql.restoring.columns import quoted
+from penstock.sources.mysql.statements import queries
 
 Place = Callable[[Name], Name]
 """Where a table of the trail is to be."""
 
 
 _BEFORE_NAME: Final = frozenset({"IF", "NOT", "EXISTS"})
+_BEFORE_TABLE: Final = frozenset({"WITH", "CONVERT", "TO"})
+"""Of EXCHANGE PARTITION, and of what makes a table of one, or one of a table."""
 _AFTER_RENAME: Final = frozenset({"COLUMN", "INDEX", "KEY", "CONSTRAINT"})
 
 
@@ -62,7 +65,8 @@ def restated(record: Mapping[str, Any], to: Place) -> Restated | None:
         return Restated(f"RENAME TABLE {quoted(*to(name))} TO {quoted(*to(other))}")
     if operation in {"create", "modify"}:
         text, modes = str(said.get("statement", "")), said.get("sqlMode")
-        renamed = _renamed(text, modes, name[0], to, session=said.get("sessionDatabase"))
+        session, makes = said.get("sessionDatabase"), operation == "create"
+        renamed = _renamed(text, modes, name[0], to, session=session, makes=makes)
         return Restated(renamed, modes or "")
     raise UnclearStatementError(f"a statement that is a {operation}")
 
@@ -74,9 +78,14 @@ def recreated(statement: str, modes: str | None, made_as: Name, name: Name, to: 
     Raises UnclearStatementError; also for one that makes a table like another, which is what that
     one was then.
     """
-    if any(one.word == "LIKE" for one in tokens(statement, modes or "")):
+    said = significant(tokens(statement, modes or ""))
+    if any(_makes_alike(said, at, depth) for at, depth in enumerate(_depths(said))):
         raise UnclearStatementError("a statement that makes a table like another")
-    text = _renamed(statement, modes, made_as[0], lambda one: name if one == made_as else to(one))
+
+    def elsewhere(one: Name) -> Name:
+        return name if one == made_as else to(one)
+
+    text = _renamed(statement, modes, made_as[0], elsewhere, makes=True)
     # The table is made only where there is none, so nothing is to be replaced.
     words = significant(tokens(text, modes or ""))
     if [one.word for one in words[:3]] == ["CREATE", "OR", "REPLACE"]:
@@ -110,8 +119,15 @@ class _Resolver:
 
 
 def _renamed(
-    statement: str, modes: str | None, database: str, to: Place, *, session: str | None = None
+    statement: str,
+    modes: str | None,
+    database: str,
+    to: Place,
+    *,
+    session: str | None = None,
+    makes: bool,
 ) -> str:
+    """`makes`: the trail says that it made its table."""
     words = significant(tokens(statement, modes or ""))
     pairs = pairwise(words)
     if modes is None and any(a.word == b.word == "|" and a.end == b.start for a, b in pairs):
@@ -124,17 +140,21 @@ def _renamed(
         raise UnclearStatementError("a statement with a quote or comment that does not end")
     if any(one.word == "?" for one in words):
         raise UnclearStatementError("a statement that was captured without its values")
-    if verb == "CREATE" and [one.word for one in words[-2:]] == ["START", "TRANSACTION"]:
-        # As MySQL logs CREATE TABLE ... SELECT: the rows, which follow, are of its transaction.
-        statement, words = statement[: words[-2].start].rstrip(), words[:-2]
+    if makes and not _makes_a_table(words):
+        # That of another table, a part of which it was: ALTER TABLE ... CONVERT PARTITION.
+        raise UnclearStatementError(f"a table that was made by {verb}")
+    if _makes_a_table(words) and queries(words[2:] if words[1].word == "TABLE" else words[4:]):
+        raise UnclearStatementError("a statement that makes a table of a query")
     places: list[tuple[int, int, str]] = []
+    if verb == "CREATE":
+        places += _transaction(words)
     resolver = _Resolver(database, session)
-    depth, at, first = 0, 1, True
+    depths = _depths(words)
+    at, first = 1, True
     while at < len(words):
         word = words[at].word
-        depth += (word == "(") - (word == ")")
         at += 1
-        if not _leads_to_a_table(verb, words, at - 1, depth, first=first):
+        if not _leads_to_a_table(verb, words, at - 1, depths[at - 1], first=first):
             continue
         first = first and word not in {"TABLE", "ON"}
         while at < len(words) and words[at].word in _BEFORE_NAME:
@@ -148,6 +168,33 @@ def _renamed(
     return _with(statement, words, places)
 
 
+def _depths(words: Sequence[Token]) -> list[int]:
+    """In how many parentheses each is; one that opens is in its own."""
+    return [*accumulate((one.word == "(") - (one.word == ")") for one in words)]
+
+
+def _makes_a_table(words: Sequence[Token]) -> bool:
+    begin = [one.word for one in words[:4]]
+    return begin[:2] == ["CREATE", "TABLE"] or begin == ["CREATE", "OR", "REPLACE", "TABLE"]
+
+
+def _makes_alike(words: Sequence[Token], at: int, depth: int) -> bool:
+    """Whether it is the LIKE of CREATE TABLE a LIKE b, or (LIKE b); elsewhere it is an operator."""
+    inside = depth == 1 and words[at - 1].word == "("
+    return words[at].word == "LIKE" and (depth == 0 or inside)
+
+
+def _transaction(words: Sequence[Token]) -> list[tuple[int, int, str]]:
+    """What is left out of CREATE TABLE ... SELECT as MySQL logs it, before its COMMENT and other
+    options: the rows, which follow, are of its transaction."""
+    depths = _depths(words)
+    return [
+        (words[at - 1].end, two.end, "")
+        for at, (one, two) in enumerate(pairwise(words))
+        if not depths[at] and (one.word, two.word) == ("START", "TRANSACTION")
+    ]
+
+
 def _leads_to_a_table(
     verb: str, words: Sequence[Token], at: int, depth: int, *, first: bool
 ) -> bool:
@@ -156,12 +203,10 @@ def _leads_to_a_table(
     if word == "REFERENCES":
         return True
     if word == "LIKE":
-        # Of CREATE TABLE a LIKE b, or (LIKE b); elsewhere it is an operator.
-        inside = depth == 1 and words[at - 1].word == "("
-        return verb == "CREATE" and (depth == 0 or inside)
+        return verb == "CREATE" and _makes_alike(words, at, depth)
     if depth:
         return False
-    if word == "TABLE" and (first or words[at - 1].word == "WITH"):
+    if word == "TABLE" and (first or words[at - 1].word in _BEFORE_TABLE):
         return True
     if word == "ON" and first:
         return any(one.word == "INDEX" for one in words[:at])
@@ -197,7 +242,7 @@ def _with(statement: str, words: Sequence[Token], places: list[tuple[int, int, s
             raise UnclearStatementError("a statement with a name in a place that is not known")
     pieces: list[str] = []
     done = 0
-    for start, end, name in places:
+    for start, end, name in sorted(places):
         pieces += [statement[done:start], name]
         done = end
     return "".join([*pieces, statement[done:]])
