@@ -102,12 +102,13 @@ class Audited:
             self._sequence += len(held)
             digest = sum(range(first, self._sequence + 1))
             for ordinal, event in enumerate(held):
-                yield _row(event, first, ordinal, len(held), digest)
+                yield row_of(event, first, ordinal, len(held), digest)
             held = []
         self._items = len(self._story.items)
 
 
-def _row(event: AnyEvent, first: int, ordinal: int, rows: int, digest: int) -> dict[str, Any]:
+def row_of(event: AnyEvent, first: int, ordinal: int, rows: int, digest: int) -> dict[str, Any]:
+    """An event as a pipeline reads it, of a commit of `rows` events that begins at `first`."""
     said: dict[str, Any] = {
         "sequence": first + ordinal,
         "check": first + ordinal,

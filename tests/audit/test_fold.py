@@ -224,6 +224,16 @@ def test_a_statement_that_takes_no_column_away_raises_no_doubt(statement: str) -
     assert fold.doubts(fold.tables["d", "t"]) == []
 
 
+def test_what_was_altered_if_it_was_there_is_no_table_for_that() -> None:
+    statement = "ALTER TABLE IF EXISTS t DROP COLUMN n"
+    story = Story().say("ddl", said={"operation": "modify", "statement": statement})
+    assert story.fold().tables == {}
+    assert kinds(story.insert({"id": 1}).fold()) == ["beginning"]
+    story = Story().made().insert({"id": 1, "n": 1})
+    story.say("ddl", said={"operation": "modify", "statement": statement})
+    assert kinds(story.fold()) == ["altered"]
+
+
 def test_equal_rows_without_a_key_are_as_many_as_they_were() -> None:
     """A11."""
     row = {"n": 1}

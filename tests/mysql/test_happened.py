@@ -1,7 +1,7 @@
 """A statement that a server logs and that did nothing there is not told as done."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -9,6 +9,9 @@ import pytest
 from msgspec import structs
 from pymysql.err import MySQLError
 
+from penstock.audit.entries import entry_of
+from penstock.audit.fold import Fold, decoded
+from penstock.event import AnyEvent
 from penstock.sources.mysql.happened import happened
 from penstock.sources.mysql.shapes import Shape, Shapes
 from penstock.sources.mysql.statements import (
@@ -23,10 +26,19 @@ from penstock.sources.mysql.statements import (
     RowsChanged,
 )
 from penstock.testing.servers import MariaDbServer, SqlServer
+from penstock.wire import Stream
+from penstock.zero import mapping
+from penstock.zero.changes import Teller, Told
+from penstock.zero.config import ZeroTablesConfig
+from tests.audit.restoring import row_of
+from tests.audit.support import BYTES_MAX
 from tests.mysql.conftest import on
 from tests.mysql.support import Story, caught_up, run, source_of
 from tests.telling import follow
+from tests.zero.folding import Replica
 
+Tables = dict[str, list[dict[str, Any]]]
+"""The rows of tables."""
 A, B = ("d", "a"), ("d", "b")
 RENAME_IF_EXISTS = "RENAME TABLE IF EXISTS"
 
@@ -212,25 +224,84 @@ async def tried(server: SqlServer, prefix: str, forms: Mapping[str, set[str]]) -
     told, gaps = story.rows(copies=True), dict[str, set[str]]()
     for event in story.system:
         gaps.setdefault(event.database, set()).add(event.collection)
+    fold = folded(story.events)
     for database, form in databases.items():
-        left_out = {*forms[form], "unseen"}
         assert (form, gaps.get(database, set())) == (form, forms[form])
+        left_out = {*forms[form], "unseen"}
+        expected = {table: rows for table, rows in there[database].items() if table not in left_out}
         found = {
-            table: sorted(map(json.dumps, rows.values()))
-            for table, rows in told.items()
-            if table.startswith(f"{database}.") and table.partition(".")[2] not in left_out
+            table: [*rows.values()]
+            for (of, _, table), rows in ((one.partition("."), rows) for one, rows in told.items())
+            if of == database and table not in left_out
         }
-        expected = {
-            table: sorted(map(json.dumps, rows))
-            for table, rows in there[database].items()
-            if table.partition(".")[2] not in left_out
+        assert (form, by_text(found)) == (form, by_text(expected))
+        in_trail = {
+            table.name[1]: [row.values for row in table.rows.values()]
+            for table in fold.tables.values()
+            if table.name[0] == database and table.name[1] not in left_out
         }
-        assert (form, found) == (form, expected)
+        agree(form, in_trail, expected)
+        in_zero, keyless = of_zero([one for one in story.events if one.database == database])
+        agree(
+            form,
+            {table: rows for table, rows in in_zero.items() if table not in left_out},
+            {table: rows for table, rows in expected.items() if table not in keyless},
+        )
 
 
-def after(server: SqlServer, database: str, form: str) -> dict[str, list[dict[str, Any]]]:
-    """The rows of a database's tables, without virtual columns, behind a statement and an update
-    of them all."""
+def by_text(tables: Tables) -> dict[str, list[str]]:
+    return {name: sorted(map(json.dumps, rows)) for name, rows in tables.items()}
+
+
+def folded(events: Sequence[AnyEvent]) -> Fold:
+    """What the trail of these events says."""
+    fold = Fold()
+    for at, event in enumerate(events, start=1):
+        entry = entry_of(row_of(event, at, 0, 1, at), tz="UTC", bytes_max=BYTES_MAX)
+        assert entry.record is not None
+        fold.take({**decoded(entry.record), "at": at})
+    return fold
+
+
+def of_zero(events: Sequence[AnyEvent]) -> tuple[Tables, Collection[str]]:
+    """The rows of the tables of Zero that these events make, and the tables that have no key."""
+
+    def unknown(_: Stream, __: bytes) -> bytes | None:
+        raise AssertionError("nothing has to be looked up")
+
+    teller = Teller((), mapping.Mapping(ZeroTablesConfig.model_validate({"sources": {"db": {}}})))
+    replica = Replica()
+    for event in events:
+        for message in teller.told(Told.of(event), unknown):
+            replica.apply(message)
+    rows = {
+        table.collection: [
+            {one.path: row[one.name] for one in table.columns if one.name in row}
+            for row in replica.rows(table.name)
+        ]
+        for table in teller.tables
+        if table.source
+    }
+    return rows, teller.left_out
+
+
+def agree(form: str, found: Tables, expected: Tables) -> None:
+    """The same rows are there, each with nothing that is not. A table has rows here that does not
+    say which columns they got since they were written."""
+    rows = {name: of_table for name, of_table in found.items() if of_table}
+    assert (form, sorted(rows)) == (form, sorted(expected))
+    for name, of_table in rows.items():
+        by_id = {row["id"]: row for row in expected[name]}
+        assert (form, sorted(row["id"] for row in of_table)) == (form, sorted(by_id))
+        for row in of_table:
+            there = by_id[row["id"]]
+            told = {column: value for column, value in row.items() if column in there}
+            assert (form, told) == (form, {column: there[column] for column in told})
+
+
+def after(server: SqlServer, database: str, form: str) -> Tables:
+    """The rows of a database's tables that have some, without virtual columns, behind a statement
+    and an update of them all."""
     with server.connect(database=database) as db:
         for name, made in TABLES.items():
             if name in form:
@@ -238,7 +309,7 @@ def after(server: SqlServer, database: str, form: str) -> dict[str, list[dict[st
         for statement in form.format(database=database).split("; "):
             with suppress(MySQLError):  # some fail, and are in the binlog all the same
                 run(db, statement)
-    found: dict[str, list[dict[str, Any]]] = {}
+    found: Tables = {}
     with server.connect() as db:
         described = run(
             db,
@@ -255,7 +326,7 @@ def after(server: SqlServer, database: str, form: str) -> dict[str, list[dict[st
                 run(db, f"UPDATE {database}.{table} SET n = n + 1")
             rows = run(db, f"SELECT {', '.join(names)} FROM {database}.{table}")
             if rows:
-                found[f"{database}.{table}"] = [dict(zip(names, row, strict=True)) for row in rows]
+                found[table] = [dict(zip(names, row, strict=True)) for row in rows]
     return found
 
 

@@ -617,7 +617,7 @@ def test_a_column_is_dropped_before_what_is_said_of_partitions(
 
 def test_a_rename_of_what_may_not_be_there_is_told_as_one() -> None:
     found = alteration("ALTER ONLINE TABLE IF EXISTS t RENAME COLUMN IF EXISTS a TO b")
-    assert found == Alteration((Renaming("a", "b", if_exists=True),))
+    assert found == Alteration((Renaming("a", "b", if_exists=True),), if_exists=True)
 
 
 def test_a_backslash_escapes_nothing_in_a_session_with_no_backslash_escapes() -> None:

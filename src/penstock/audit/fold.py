@@ -320,6 +320,8 @@ class Fold:
             self._rename(name, said)
         elif operation == "modify":
             table = self.tables.get(name)
+            if table is None and _may_be_absent(said):
+                return
             if table is None:
                 # CREATE TABLE IF NOT EXISTS, or an ALTER of what was there before.
                 table = self._add(_table(name, "middle", record))
@@ -364,6 +366,11 @@ class Fold:
 
 def _table(name: Name, began: str, record: Mapping[str, Any]) -> Table:
     return Table(name=name, began=began, at=int(record["at"]), ts=int(record["ts"]))
+
+
+def _may_be_absent(said: Mapping[str, Any]) -> bool:
+    """Whether a statement altered its table if there was one."""
+    return alteration(str(said.get("statement", "")), said.get("sqlMode") or "").if_exists
 
 
 def _taken_away(said: Mapping[str, Any]) -> set[str]:

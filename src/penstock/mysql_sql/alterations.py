@@ -25,6 +25,8 @@ class Alteration(Struct, frozen=True):
 
     renamed: tuple[Renaming, ...] = ()
     dropped: tuple[str, ...] = ()
+    if_exists: bool = False
+    """Whether there may be no such table, and then nothing is done."""
 
 
 def alteration(statement: str, sql_mode: str = "") -> Alteration:
@@ -41,7 +43,7 @@ def alteration(statement: str, sql_mode: str = "") -> Alteration:
         pass
     if not reader.take("TABLE"):
         return Alteration()
-    reader.take("IF", "EXISTS")
+    if_exists = reader.take("IF", "EXISTS")
     reader.name()
     if reader.take("WAIT"):
         reader.skip()
@@ -54,7 +56,7 @@ def alteration(statement: str, sql_mode: str = "") -> Alteration:
             renamed.append(said)
         elif said is not None:
             dropped.append(said)
-    return Alteration(tuple(renamed), tuple(dropped))
+    return Alteration(tuple(renamed), tuple(dropped), if_exists)
 
 
 def _said(part: "_Reader") -> Renaming | str | None:
