@@ -4,16 +4,19 @@ import json
 import urllib.error
 import urllib.request
 from pathlib import Path
+from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
+from pymongo import MongoClient
 
 from penstock.cli.tail import oldest
 from penstock.client import follow_sync
 from penstock.client.flight import LogClient
 from penstock.event import Kind
+from penstock.testing.servers import MongoReplicaSet, MySqlServer
 from tests.children import standing_still
-from tests.cli.service import Service, configure
+from tests.cli.service import Service, configure, penstock
 from tests.waiting import wait_until
 
 SHOP = """
@@ -124,6 +127,75 @@ def test_health_is_200_with_capture_and_503_without(tmp_path: Path) -> None:
             assert (code, json.loads(body)["status"]) == (503, "unhealthy")
             assert get(address, "/ready")[0] == 503
             assert samples(get(address, "/metrics")[1])["penstock_capture_up"] == 0
+
+
+IDLE_SECONDS = 3
+LAG = 'penstock_source_lag_seconds{{source="{}"}}'
+IDLE = f"""
+[serve]
+grpc = "127.0.0.1:0"
+flight = "127.0.0.1:0"
+http = "127.0.0.1:0"
+health_lag_max = {IDLE_SECONDS}
+[sources.mongo]
+type = "mongodb"
+uri = "%s"
+database = "%s"
+heartbeat_seconds = 0.2
+[sources.mysql]
+type = "mysql"
+user = "root"
+port = %d
+include = ["%s.*"]
+heartbeat_seconds = 0.2
+"""
+
+
+@pytest.mark.slow
+def test_an_idle_database_is_not_behind_by_metric_status_and_health(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    mongo: MongoReplicaSet,
+    mongo_client: MongoClient[dict[str, Any]],
+    mongo_database: str,
+    mysql: MySqlServer,
+    mysql_database: str,
+) -> None:
+    """Its last change lies further back than the limit."""
+    with mysql.connect() as db, db.cursor() as cursor:
+        cursor.execute(f"CREATE TABLE {mysql_database}.a (id INT PRIMARY KEY)")
+    text = IDLE % (mongo.uri, mongo_database, mysql.port, mysql_database)
+    config = configure(tmp_path, text)
+    with Service(config, "--one-process") as service:
+        address = service.ready["http"]
+
+        def told() -> dict[str, dict[str, Any]]:
+            done = penstock(capsys, "status", "--config", str(config), "--json")
+            return {one["source"]: one for one in json.loads(done.out)["sources"]}
+
+        wait_until(lambda: all(one["state"] == "running" for one in told().values()))
+        mongo_client[mongo_database]["a"].insert_one({"_id": 1})
+        with mysql.connect() as db, db.cursor() as cursor:
+            cursor.execute("SET timestamp = 1000000000")  # long ago, by the server's own account
+            cursor.execute(f"INSERT INTO {mysql_database}.a VALUES (1)")
+            db.commit()
+
+        def idle() -> bool:
+            # What an idle primary writes by itself, once in ten seconds.
+            mongo_client["admin"].command("appendOplogNote", 1, data={})
+            sources = told()
+            since = [one["sinceChangeSeconds"] or 0 for one in sources.values()]
+            lags = [one["lagSeconds"] for one in sources.values()]
+            page = samples(get(address, "/metrics")[1])
+            lags += [page.get(LAG.format(name)) for name in sources]
+            code, body = get(address, "/health")
+            health = json.loads(body)
+            lags += [one["lag"] for one in health["backends"]]
+            well = (code, health["status"]) == (200, "ok")
+            behind = [lag for lag in lags if lag is None or lag >= IDLE_SECONDS]
+            return well and len(lags) == 6 and not behind and min(since) > 2 * IDLE_SECONDS
+
+        wait_until(idle)
 
 
 @pytest.mark.slow
