@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -15,15 +16,19 @@ import pytest
 
 from penstock.cli import run
 from penstock.cli.config import load
+from penstock.cli.last_states import LastState, LastStates
+from penstock.cli.paused import PausedSources
 from penstock.cli.run import ENDED_BY_FORCE
 from penstock.client import Change, follow_sync
 from penstock.event import SystemEvent
 from penstock.log import LmdbLog
 from penstock.sources.script import ScriptSource, ScriptSourceConfig
 from penstock.testing.servers import MongoReplicaSet
+from tests.audit.terminal import terminal
 from tests.cli.service import Service, commands_alive, configure, penstock
 from tests.waiting import wait_until
 
+NONE = LastState(source="", state="", since_ms=0)
 AT_REST = """[serve]
 grpc = '127.0.0.1:0'
 flight = '127.0.0.1:0'
@@ -124,6 +129,31 @@ def test_why_a_source_stopped_is_logged_and_still_known_when_the_service_is_down
     assert (crm["state"], crm["lastState"], crm["code"]) == ("down", "stopped", "config")
     assert crm["message"] == told["reason"]
     assert (shop["state"], shop["message"]) == ("down", "")
+    done = penstock(capsys, "status", "--config", str(config))
+    assert f"stopped before: {why}" in " ".join(done.out.split())
+
+
+@pytest.mark.slow
+def test_a_terminal_is_told_why_a_source_stopped_and_status_knows_it_after_kill_9(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], mongo: MongoReplicaSet
+) -> None:
+    uri = mongo.uri.replace("mongodb://", "mongodb://cdc:s3cret@")
+    more = f"[sources.crm]\ntype = 'mongodb'\nuri = '{uri}'\n[sources.idle]\ntype = 'script'\n"
+    config = configure(tmp_path, AT_REST + more)
+    folder = load(config).log.path
+    folder.mkdir(parents=True)
+    PausedSources(folder).change("idle", paused=True)
+    why = f"crm: MongoDB at {mongo.addresses[0]} rejects the user name or password of 'cdc'"
+    with terminal("run", "--config", str(config), width=500) as shown:
+        lines = shown.shows("ready", why)
+        (ready,) = [line for line in lines if line.startswith("ready")]
+        assert re.search(r"sources shop \w+, crm \w+, idle paused\. Ctrl-C", ready)
+        (stopped,) = [line for line in lines if "needs attention" in line]
+        assert why in stopped
+        assert "Correct uri: the user, the password" in stopped
+        wait_until(lambda: LastStates(folder).read().get("crm", NONE).state == "stopped")
+        shown.process.kill()
+        shown.process.wait()
     done = penstock(capsys, "status", "--config", str(config))
     assert f"stopped before: {why}" in " ".join(done.out.split())
 
