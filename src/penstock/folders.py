@@ -13,8 +13,8 @@ from penstock.errors import ConfigError
 def no_place(path: Path, error: OSError) -> ConfigError:
     """The error where nothing can be written at `path`."""
     return ConfigError(
-        f"{path} cannot be written to: {error.strerror} ({error.filename}). Nothing was started. "
-        f"Name a folder that this user may write to, or may make."
+        f"{path} cannot be written to: {error.strerror} ({error.filename or path}). Nothing was "
+        f"started. Name a folder that this user may write to, or may make."
     )
 
 

@@ -501,11 +501,14 @@ def _reserve_reader_slots(path: Path) -> None:
     file gives up the locks that LMDB holds on it.
     """
     try:
+        if exists(path):
+            os.close(os.open(path / "data.mdb", os.O_RDWR | os.O_CLOEXEC))
         descriptor = os.open(path / "lock.mdb", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
         raise LogError(
             f"{path} cannot be opened ({error.strerror}). Nothing was changed and everything "
-            f"acknowledged before is safe."
+            f"acknowledged before is safe. Run as the user who owns its files, and see that its "
+            f"disk can be written to."
         ) from error
     try:
         os.posix_fallocate(descriptor, 0, _LOCK_BYTES)

@@ -25,6 +25,7 @@ import msgspec
 import structlog
 
 from penstock.errors import PenstockError
+from penstock.folders import no_place
 
 SOCKET_NAME: Final = "wake.sock"
 _PATH_BYTES_MAX: Final = 107
@@ -136,16 +137,22 @@ class WakeServer:
     """The writer's end: a thread that accepts readers and passes requests on."""
 
     def __init__(self, folder: Path) -> None:
+        """Raises ConfigError where nothing can be made in `folder`."""
         self._folder = folder
         self._selector = selectors.DefaultSelector()
         self._lock = threading.Lock()
         self._connections: dict[socket.socket, bytearray] = {}
         self._handler: tuple[Handler, asyncio.AbstractEventLoop] | None = None
         self._listener = socket.socket(socket.AF_UNIX)
-        with _address(folder) as address:
-            # The lock on the folder is ours, so a socket left here belongs to a writer that died.
-            (folder / SOCKET_NAME).unlink(missing_ok=True)
-            self._listener.bind(address)
+        try:
+            with _address(folder) as address:
+                # The lock on the folder is ours: a socket left here is of a writer that died.
+                (folder / SOCKET_NAME).unlink(missing_ok=True)
+                self._listener.bind(address)
+        except OSError as error:
+            self._listener.close()
+            self._selector.close()
+            raise no_place(folder, error) from None
         (folder / SOCKET_NAME).chmod(0o600)
         self._listener.listen(64)
         self._listener.setblocking(False)

@@ -254,7 +254,7 @@ def test_all_mistakes_of_a_file_are_named_at_once(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("kind", "said"),
     [
-        ("postgresql", "PostgreSQL is not captured; it can be the destination"),
+        ("postgresql", "it can be the destination of a pipeline to = 'replicate')"),
         ("Postgres", "PostgreSQL is not captured; it can be the destination"),
         ("mariadb", "MariaDB is captured with type = 'mysql'"),
         ("dynamodb", "captured with type = 'store'"),
@@ -267,6 +267,22 @@ def test_a_type_that_there_is_not_is_answered_by_what_it_means(
     message = refused(tmp_path, f"[sources.shop]\ntype = '{kind}'")
     assert said in message
     assert message.count("did you mean") == (kind == "mongo")
+
+
+@pytest.mark.parametrize(
+    ("name", "why"), [("x" * 300, "File name too long"), ("a\\u0000b", "null character")]
+)
+def test_a_log_path_that_no_folder_can_have_is_an_error(
+    tmp_path: Path, name: str, why: str
+) -> None:
+    said = refused(tmp_path, f'[log]\npath = "{name}"')
+    assert "log.path cannot be the name of a folder" in said
+    assert why in said
+
+
+def test_a_log_path_that_leads_to_itself_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "loop").symlink_to("loop")
+    assert "Too many levels of symbolic links" in refused(tmp_path, "[log]\npath = 'loop/log'")
 
 
 def test_a_missing_file_says_what_to_do(tmp_path: Path) -> None:

@@ -1,15 +1,20 @@
 """What `penstock doctor` promises: whatever is not right is named with its fix, and left alone."""
 
+import asyncio
 import gc
 import json
+import shlex
 import socket
+import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from penstock.log import LmdbLog
+from penstock.log.config import LogConfig
 from penstock.testing.servers import MongoReplicaSet, free_ports
-from tests.cli.service import configure, penstock
+from tests.cli.service import COMMAND, configure, penstock
 
 FREE_PORTS = '\n[serve]\ngrpc = "127.0.0.1:0"\nflight = "127.0.0.1:0"\nhttp = "127.0.0.1:0"\n'
 
@@ -75,6 +80,72 @@ def test_a_log_that_cannot_be_made_there_is_an_error_to_doctor_and_a_sentence_to
         assert "cannot be written to: " in said
         assert "Name a folder that this user may write to" in said
         assert "Traceback" not in said
+
+
+READ_ONLY = """
+set -e
+mount --bind "$1/log" "$1/view"
+mount -o remount,bind,ro "$1/view"
+for name in $2; do mount --bind "$1/log/$name" "$1/view/$name"; done
+shift 2
+"$@" doctor || echo "doctor $?"
+"$@" run --one-process || echo "run $?"
+"$@" run || echo "run $?"
+"""
+"""In mounts of its own: the log is read-only, but for some of its files. By root, too."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("writable", "cause"),
+    [
+        ("", "writer.lock cannot be written to: Read-only file system"),
+        ("lock.mdb writer.lock", "view cannot be opened (Read-only file system)"),
+        ("data.mdb lock.mdb writer.lock", "view cannot be written to: Read-only file system"),
+    ],
+)
+def test_a_log_that_is_read_only_is_an_error_to_doctor_and_a_sentence_to_run(
+    tmp_path: Path, writable: str, cause: str
+) -> None:
+    if subprocess.run(["unshare", "--mount", "true"], check=False, capture_output=True).returncode:
+        pytest.skip("no mounts of one's own here")
+    text = '[log]\npath = "view"\n[sources.shop]\ntype = "script"\n' + FREE_PORTS
+    config = configure(tmp_path, text)
+    (tmp_path / "view").mkdir()
+    asyncio.run(LmdbLog(LogConfig(path=tmp_path / "log")).close())
+    program = tmp_path / "penstock"
+    program.write_text(f'#!/bin/sh\nexec {shlex.join(COMMAND)} "$@" --config {config}\n')
+    program.chmod(0o755)
+    done = subprocess.run(
+        [
+            *("unshare", "--mount", "sh", "-c", READ_ONLY, "sh", str(tmp_path), writable),
+            str(program),
+        ],
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    assert done.stdout.count("error   log: path: ") == 1
+    assert "mounted read-only" in done.stdout
+    ends = [line for line in done.stdout.splitlines() if line.startswith(("doctor", "run"))]
+    assert len(ends) == 3
+    assert ends[0] == "doctor 1"
+    assert ends[1] == ends[2]
+    said = " ".join(done.stderr.split())
+    assert cause in said
+    assert said.count("error: ") >= 2, said  # of two processes, the first to meet it
+    assert "Traceback" not in said
+    assert "did not stop in time" not in said
+
+
+@pytest.mark.parametrize("path", ["/proc/penstock", "/sys/penstock"])
+def test_a_log_where_no_file_can_be_is_an_error(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, path: str
+) -> None:
+    source = f'[log]\npath = "{path}"\n[sources.shop]\ntype = "script"\n{FREE_PORTS}'
+    code, findings = examined(capsys, tmp_path, source)
+    (finding,) = [one for one in findings if one["about"] == "log"]
+    assert (code, finding["level"], finding["name"]) == (1, "error", "path")
 
 
 def test_an_archive_and_files_of_access_that_cannot_be_there_are_errors(

@@ -6,6 +6,7 @@ no error here shows what stood in its place.
 """
 
 import difflib
+import errno
 import inspect
 import os
 import re
@@ -93,7 +94,7 @@ _OTHER_NAMES: Final = {
     "mariadb": " (MariaDB is captured with type = 'mysql')",
     **dict.fromkeys(
         ("postgres", "postgresql"),
-        " (PostgreSQL is not captured; it can be the destination of a pipeline to = 'replica')",
+        " (PostgreSQL is not captured; it can be the destination of a pipeline to = 'replicate')",
     ),
     "dynamodb": " (a store with DynamoDB's protocol is captured with type = 'store')",
 }
@@ -322,6 +323,7 @@ def _settings(path: Path, written: dict[str, Any], variables: "_Variables") -> S
         if one is not None:
             sources[name] = one
     pipelines = _pipelines(path, written, sources, faults)
+    faults.tried("log", lambda: _require_possible(path, "log.path", folder / log.path), None)
     if not faults.messages:  # what one part says of another
         faults.tried("capture", lambda: _require_quotas(path, capture, log, sources), None)
         faults.tried("access", lambda: _require_guarded(path, serve, access), None)
@@ -343,6 +345,23 @@ def _settings(path: Path, written: dict[str, Any], variables: "_Variables") -> S
         access=access.beside(folder),
         pipelines=pipelines,
         spark=spark,
+    )
+
+
+def _require_possible(path: Path, setting: str, place: Path) -> None:
+    """Raise ConfigError where nothing can ever be at `place`."""
+    try:
+        place.stat()
+    except ValueError:
+        why = "no path has a null character"
+    except OSError as error:
+        if error.errno not in {errno.ENAMETOOLONG, errno.ELOOP}:
+            return  # what is not there may be made
+        why = os.strerror(error.errno)
+    else:
+        return
+    raise ConfigError(
+        f"{path}: {setting} cannot be the name of a folder: {why}. Nothing was started."
     )
 
 

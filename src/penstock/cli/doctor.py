@@ -67,8 +67,9 @@ def command(
 async def examine(settings: "Settings") -> list[Finding]:
     """Every finding: the log's place, the ports, and what each source says of itself."""
     running = ask_capture(settings) is not None
+    log = _log(settings)
     findings = [
-        *_log(settings),
+        *log,
         *_place("archive", "path", _local(settings.archive.path)),
         *_place("access", "log", settings.access.log and settings.access.log.parent),
         *_tokens(settings),
@@ -80,7 +81,12 @@ async def examine(settings: "Settings") -> list[Finding]:
             else []
         ),
     ]
-    positions = await _positions(settings)
+    positions: dict[str, str] = {}
+    if all(finding.name != "path" for finding in log):
+        try:
+            positions = await _positions(settings)
+        except PenstockError as error:
+            findings.append(Finding.of("log", Check.failed("log", error)))
     for source in settings.sources.values():
         findings += await _source(source, positions.get(source.name))
     findings += await _published(settings)
@@ -106,7 +112,7 @@ def _log(settings: "Settings") -> list[Finding]:
 
     path = settings.log.path
     folder = _nearest(path)
-    why = _unwritable(folder)
+    why = _unwritable(folder) or _unwritable_file(path)
     if why is not None:
         fix = "set [log] path to a folder that this user may write to, or may make"
         return [Finding(about="log", name="path", level=Level.ERROR, detail=why, fix=fix)]
@@ -195,10 +201,22 @@ def _unwritable(folder: Path) -> str | None:
     """Why nothing can be made in `folder`; None where something can."""
     if not folder.is_dir():
         return f"{folder} is no folder"
-    if os.statvfs(folder).f_flag & os.ST_RDONLY:
+    system = os.statvfs(folder)
+    if system.f_flag & os.ST_RDONLY:
         return f"{folder} is on a file system that is mounted read-only"
+    if not system.f_blocks:
+        return f"{folder} is on a file system that has no room for any file, as /proc and /sys"
     if not os.access(folder, os.W_OK | os.X_OK):
         return f"this user may not write to {folder}"
+    return None
+
+
+def _unwritable_file(log: Path) -> str | None:
+    """Which part of a log that is there this user may not write to; None where there is none."""
+    for place in log.rglob("*"):
+        kept = place.suffix in {".mdb", ".lock"} or place.is_dir()
+        if kept and not os.access(place, os.W_OK):
+            return f"this user may not write to {place}, or it is mounted read-only"
     return None
 
 

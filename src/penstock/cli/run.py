@@ -223,9 +223,16 @@ async def _serve(settings: "Settings", asked: Asked) -> None:
     from penstock.telemetry import SERVE_REGISTRY, count_process
 
     count_process("serve", SERVE_REGISTRY)
-    async with await LmdbLogReader.open(
-        settings.log.path, cache_bytes=settings.log.cache_bytes
-    ) as log:
+    opening = asyncio.ensure_future(
+        LmdbLogReader.open(settings.log.path, cache_bytes=settings.log.cache_bytes)
+    )
+    stopping = asyncio.ensure_future(asked.stop.wait())
+    await asyncio.wait({opening, stopping}, return_when=asyncio.FIRST_COMPLETED)
+    stopping.cancel()
+    if not opening.done():  # there is no log yet, and may never be one
+        opening.cancel()
+        return
+    async with await opening as log:
         reloads = Reloads()
         following = asyncio.create_task(_take_over(settings, asked.reload, reloads))
         try:

@@ -28,6 +28,7 @@ from penstock.errors import (
     StreamChangedError,
     TrimmedError,
 )
+from penstock.folders import make_folder
 from penstock.kv import Env, Transaction
 from penstock.locks import hold
 from penstock.ports import Bounds, Hold, SourceState
@@ -132,7 +133,7 @@ class StateKeeper:
         self._compared = False
         """What is applied was held against the log's entries, once."""
         self.path = state_path(path)
-        self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_folder(self.path, mode=0o700)
         self._lock = hold(
             self.path / _LOCK_NAME,
             refused=lambda owner: LogLockedError(

@@ -15,6 +15,7 @@ import structlog
 import xxhash
 
 from penstock.errors import LogFullError, LogLockedError
+from penstock.folders import make_folder
 from penstock.kv import Env, exists, open_env
 from penstock.locks import hold
 from penstock.ports import Hold
@@ -193,7 +194,7 @@ def _put(env: Env, written: Mapping[bytes, ShardRecord | None], holds: list[Hold
 
 
 def _open(path: Path) -> tuple[Env, int, dict[bytes, ShardRecord]]:
-    path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    make_folder(path, mode=0o700)
     lock = hold(
         path / "writer.lock",
         refused=lambda owner: LogLockedError(

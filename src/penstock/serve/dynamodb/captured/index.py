@@ -35,6 +35,7 @@ from penstock.errors import (
     TrimmedError,
 )
 from penstock.event import ChangeEvent, Kind
+from penstock.folders import make_folder
 from penstock.kv import MAP_BYTES, Env, Transaction, open_env
 from penstock.locks import hold
 from penstock.ports import Bounds, SourceState
@@ -154,7 +155,7 @@ class CapturedIndex:
         self._tidied = float("-inf")
         self._compared = False
         """Whether what was read is what the log has there, as it was since this was opened."""
-        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_folder(path, mode=0o700)
         self.path = path
         # Two would number streams alike and undo what the other has told.
         self._lock = _locked(path)
