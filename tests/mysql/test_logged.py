@@ -6,12 +6,13 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+import pymysql
 import pytest
 from msgspec import structs
 
 from penstock.checks import Check
 from penstock.errors import ConfigError
-from penstock.sources.mysql.connection import facts
+from penstock.sources.mysql.connection import ask, facts
 from penstock.sources.mysql.doctor import doctor
 from penstock.sources.mysql.logged import Filters, unlogged
 from penstock.sources.mysql.scope import Scope
@@ -65,6 +66,37 @@ async def test_a_replica_that_does_not_log_what_it_replicates_is_refused(
         run(db, "RESET REPLICA ALL", "INSERT INTO d.a VALUES (1)")
         await caught_up(server, source_of(server), story)
     assert len(story.changes) == 1
+
+
+@on("mariadb", "mysql")
+async def test_a_replica_whose_status_has_bytes_that_are_no_text_is_known_as_one(
+    kind: str, start: Start
+) -> None:
+    """MariaDB quotes the statement that it failed at as it was written, in latin1 here; MySQL keeps
+    what a statement that it refused has set."""
+    server = start(options=("--log-slave-updates=0",))
+    status = "SHOW REPLICA STATUS"
+    with server.connect() as db:
+        run(db, "SET sql_log_bin = 0", "CREATE DATABASE d", "CREATE TABLE d.a (c INT)")
+        if kind == "mysql":
+            run(db, "SET NAMES binary")
+            of = b"CHANGE REPLICATION SOURCE TO SOURCE_HOST = '127.0.0.1', SOURCE_PORT = 1"
+            with pytest.raises(pymysql.MySQLError, match="User_name"):
+                run(db, of + b", SOURCE_USER = 'caf\xe9'")
+        else:
+            other = start(server_id=2)
+            with other.connect() as there:
+                run(there, "SET sql_log_bin = 0", "CREATE DATABASE d", "CREATE TABLE d.a (id INT)")
+                run(there, "SET sql_log_bin = 1, NAMES latin1")
+                run(there, b"ALTER TABLE d.a ADD c INT COMMENT 'caf\xe9'")
+            run(db, replicate(kind, other.port).replace("'r'", "'root'"), "START SLAVE")
+
+        def told() -> bool:
+            return any(r"caf\xe9" in str(one) for row in ask(db, status) for one in row)
+
+        wait_until(told)
+    assert not (await checked(server))["logged"].ok
+    await refused(server, Story(), match="the server is a replica", start="beginning")
 
 
 async def test_whether_a_server_replicates_is_seen_by_who_may_look_or_while_it_does(

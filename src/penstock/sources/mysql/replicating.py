@@ -4,8 +4,10 @@ from typing import Any, Final, cast
 
 import pymysql
 from msgspec import Struct
+from pymysql.cursors import DictCursor
 
 from penstock.mysql_causes import LACKS_GRANT, code_of
+from penstock.sources.mysql.answers import any_bytes
 from penstock.sources.mysql.connection import NO_SUCH_SYNTAX, Connected, ask
 from penstock.sources.mysql.file_places import FilePlace
 from penstock.sources.mysql.positions import MysqlPosition, Told, told
@@ -30,7 +32,8 @@ def channels(connection: Connected) -> list[Channel] | None:
     """All, at work or not; None where we may not look."""
     for question in _STATUS:
         try:
-            with connection.cursor(pymysql.cursors.DictCursor) as cursor:
+            # A replica's last error quotes a statement as it was written, in any character set.
+            with any_bytes(connection), connection.cursor(DictCursor) as cursor:
                 cursor.execute(question)
                 return [_channel(row) for row in cast("list[dict[str, Any]]", cursor.fetchall())]
         except pymysql.MySQLError as error:
