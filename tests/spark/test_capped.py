@@ -37,9 +37,9 @@ def test_tables_histories_and_replicas_have_the_rows_of_a_collection_that_was_ma
     orders = mongo_client[mongo_database]["orders"]
     replica = MongoReplica(mongo.uri, f"{mongo_database}_replica")
     configs: dict[str, Any] = {
-        "table": pipeline(tmp_path / "table", "orders", on_gap="record"),
-        "history": history(tmp_path / "history", "orders", on_gap="record"),
-        "replica": replica.config("orders", on_gap="record"),
+        "table": pipeline(tmp_path / "table", "orders"),
+        "history": history(tmp_path / "history", "orders"),
+        "replica": replica.config("orders"),
     }
     with captured(mongo_client, mongo.uri, mongo_database) as shop, LogClient(shop.endpoint) as log:
 

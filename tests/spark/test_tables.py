@@ -408,6 +408,17 @@ def test_a_collection_renamed_to_another_database_keeps_its_rows_there(tmp_path:
     assert rows_of(tmp_path / "t") == {("old", '{"_id":1}'): {"_id": 1, "n": 1}}
 
 
+def test_a_rename_behind_which_the_rows_are_copied_is_no_gap(tmp_path: Path) -> None:
+    """As convertToCapped, whose new collection no pipeline follows under its first name."""
+    entries = Entries()
+    entries.commit(put(1, n=1), put(2, n=2))
+    to = {"db": "db", "coll": "orders"}
+    entries.commit(schema_event("rename", collection="tmp", to=to, rowsFollow=True))
+    entries.commit(put(2, n=3))
+    apply(entries.table(), pipeline(tmp_path / "t", "orders"))
+    assert rows_of(tmp_path / "t") == {("db", '{"_id":2}'): {"_id": 2, "n": 3}}
+
+
 def test_a_collection_renamed_away_is_gone(tmp_path: Path) -> None:
     entries = Entries()
     entries.commit(put(1, n=1))

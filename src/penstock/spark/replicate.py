@@ -11,6 +11,7 @@ come to is written.
 | rename to a collection of this pipeline | hands its rows over; what was there is replaced |
 | rename to any other, or to one that the source does not capture | loses its rows |
 | rename from a collection that this pipeline does not follow | cannot be known: a gap |
+| rename behind which the rows are copied (convertToCapped) | loses its rows; copies follow |
 | gap | `on_gap`: stop before it, or note it in the rejects |
 | create, modify, indexes, sharding, invalidate, system events | is as it was |
 | rename to a collection with other steps | is a gap too, and both lose their rows |

@@ -393,6 +393,17 @@ class ReplicaContract:
         driver.apply(1)
         assert replica.rows("orders") == {}
 
+    def test_a_rename_behind_which_the_rows_are_copied_is_no_gap(
+        self, replica: Replica, entries: Entries, start: Any
+    ) -> None:
+        entries.commit(put(1), put(2))
+        to = {"db": "db", "coll": "orders"}
+        entries.commit(schema_event("rename", collection="tmp", to=to, rowsFollow=True))
+        entries.commit(put(2, a=3))
+        driver: Driver = start("orders")
+        driver.apply()
+        assert replica.rows("orders") == {2: {"_id": 2, "a": 3}}
+
     def test_a_gap_stops_it_with_everything_before_applied_or_is_noted(
         self, replica: Replica, entries: Entries, start: Any
     ) -> None:

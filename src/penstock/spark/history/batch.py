@@ -18,6 +18,7 @@ and names it (`_rejected_sequence`), until a change that fits, or a delete, ends
 | rename to a collection of this pipeline | all open versions of both end; each row of the old name begins a version under the new one |
 | rename to any other, or to one that the source does not capture | all open versions end |
 | rename from a collection that this pipeline does not follow | cannot be known: a gap |
+| rename behind which the rows are copied (convertToCapped) | ends its versions; copies follow |
 | rename to a collection with other steps | a gap too, and open versions of the old name end |
 | rename that only the old name's table is past | a gap: it has the rows of then no more |
 | gap | `on_gap`: stop, or note it in the rejects; versions stay open |

@@ -20,6 +20,7 @@ from penstock.spark.replica.place import Stream
 from penstock.spark.table.arrow import arrow, compute
 from penstock.spark.table.chunk import Chunk, Collected, Control
 from penstock.spark.table.declared import declared_by
+from penstock.spark.table.events import rows_follow
 from penstock.spark.table.reduce import CONTROL
 from penstock.spark.table.rejects import GAP, Reject
 from penstock.spark.table.writing import changes_no_row
@@ -170,6 +171,10 @@ def _about_all(control: Control, pipeline: str, config: ReplicatePipelineConfig)
         to = Stream(str(said.get("db", "")), str(said.get("coll", "")))
         captured = control.description.get("targetCaptured") is not False
         if not captured or not _follows(config, to.collection):
+            if _follows(config, control.collection):
+                yield Emptied(stream=stream, sequence=sequence)
+        elif rows_follow(control):
+            yield Emptied(stream=to, sequence=sequence)
             if _follows(config, control.collection):
                 yield Emptied(stream=stream, sequence=sequence)
         elif _follows(config, control.collection) and (

@@ -13,6 +13,7 @@ batch is applied again; a row is never missing from a table without being in the
 | rename to a collection of this pipeline | hands its rows over; what was there is replaced |
 | rename to any other, or to one that the source does not capture | loses its rows: it is gone |
 | rename from a collection that this pipeline does not follow | cannot be known: a gap |
+| rename behind which the rows are copied (convertToCapped) | loses its rows; copies follow |
 | rename to a collection with other steps | a gap too, and the old name loses its rows |
 | rename that only the old name's table is past | a gap: it has the rows of then no more |
 | gap | `on_gap`: stop, or note it in the rejects |

@@ -60,12 +60,19 @@ def effect_of(
     captured = control.description.get("targetCaptured") is not False
     if not captured or not follows(to[1]):
         return gone
+    if rows_follow(control):
+        return Effect(ends=(to, own))
     if not follows(control.collection):
         return Effect(lost=renamed(control, to, _NOT_FOLLOWED), ends=(to,), brings=to)
     if not same_steps(control.collection, to[1]):
         # Its rows are not what the steps of the new name make: what is hidden there is in them.
         return Effect(lost=renamed(control, to, _OTHER_STEPS), ends=(to, own), brings=to)
     return Effect(moves=(own, to))
+
+
+def rows_follow(control: Control) -> bool:
+    """Whether the rows behind a rename are copied next, whatever the pipeline knows of them."""
+    return bool(control.description.get("rowsFollow"))
 
 
 def renamed(control: Control, to: Place, why: str) -> str:
