@@ -4,14 +4,13 @@ do. Pure.
 By error classes and numbers; never the server's message, which may hold a value.
 """
 
-import socket
 import ssl
 from typing import Final
 
 import pymysql
 from msgspec import Struct
 
-from penstock.causes import Cause, Outlook
+from penstock.causes import Cause, Outlook, unreached
 
 LACKS_GRANT: Final = frozenset({1044, 1141, 1142, 1143, 1227, 1370})
 """The user is known, and may not do what was asked."""
@@ -70,24 +69,8 @@ def unreachable(error: Exception, login: Login) -> Cause:
     under: object = getattr(error, "original_exception", None) or error
     if isinstance(under, ssl.SSLError):
         return _no_tls(where, under)
-    if isinstance(under, socket.gaierror):
-        return Cause(
-            Outlook.AWAY,
-            f"the host name {login.host} is not known ({under.strerror})",
-            "Correct host, or the name service of this machine.",
-        )
-    if isinstance(under, ConnectionRefusedError):
-        return Cause(
-            Outlook.AWAY,
-            f"nothing listens at {where} (connection refused)",
-            "Start the server, or correct host and port.",
-        )
-    if code == _UNREACHABLE and isinstance(under, OSError) and not isinstance(under, TimeoutError):
-        return Cause(
-            Outlook.AWAY,
-            f"{where} cannot be reached ({under.strerror or type(under).__name__})",
-            "Correct host and port, or the network between.",
-        )
+    if isinstance(under, OSError) and (found := unreached(login.host, login.port, under)):
+        return found
     if code in {_UNREACHABLE, _LOST} or isinstance(under, OSError):
         return Cause(
             Outlook.AWAY,

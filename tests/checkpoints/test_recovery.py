@@ -386,8 +386,12 @@ async def test_without_a_log_a_store_that_is_down_is_waited_for_and_then_refused
     """A log that began without it would begin in the wrong place, in silence."""
     monkeypatch.setattr(publishing, "PATIENCE_SECONDS", 0.1)
     (port,) = free_ports(1)
+    unknown = "the host name nowhere.invalid is not known"
     stores = {
-        f'store = "etcd"\nendpoints = ["http://127.0.0.1:{port}"]': "etcd does not answer: ",
+        'store = "etcd"\nendpoints = ["http://nowhere.invalid:2379"]': f"etcd: {unknown}",
+        f'store = "etcd"\nendpoints = ["http://127.0.0.1:{port}"]': (
+            f"etcd: nothing listens at 127.0.0.1:{port}"
+        ),
         f'store = "mongodb"\nuri = "mongodb://127.0.0.1:{port}"\ntimeout = 1': (
             f"127.0.0.1:{port} refuses connections"
         ),

@@ -4,14 +4,17 @@ import logging
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Any, cast
+from urllib.parse import urlsplit
 
 import pytest
 from msgspec import Raw, json
 
+from penstock.checks import Level
 from penstock.errors import ConfigError, PositionLostError, SourceUnavailableError, UndecodableError
 from penstock.event import Commit, Fragment, Operation
 from penstock.ports import NamesThings
 from penstock.sources.zero import reading
+from penstock.sources.zero.doctor import doctor
 from penstock.testing.contracts.source import changes, has_changes, has_items, told
 from penstock.zero import messages as said
 from penstock.zero.lexi import lexi_version
@@ -405,8 +408,17 @@ async def test_a_server_that_goes_away_is_tried_again_by_whoever_captures() -> N
     async with endpoint().running() as upstream:
         url = upstream.url
         await told(source(url), None, has_items)
-    with pytest.raises(SourceUnavailableError):
+        (found,) = await doctor("zero", source(url).config)
+        assert found.level is Level.OK
+    nothing = f"nothing listens at {urlsplit(url).netloc}"
+    with pytest.raises(SourceUnavailableError, match=nothing):
         await told(source(url), None, has_changes(1))
+    (found,) = await doctor("zero", source(url).config)
+    assert found.level is Level.ERROR
+    assert nothing in found.detail
+    unknown = "the host name nowhere.invalid is not known .* Correct the host"
+    with pytest.raises(SourceUnavailableError, match=unknown):
+        await told(source("ws://nowhere.invalid/changes/v0/stream"), None, has_changes(1))
 
 
 async def test_a_server_that_refuses_us_stops_capture_and_no_key_is_said(

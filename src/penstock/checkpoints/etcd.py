@@ -15,6 +15,7 @@ import requests
 from etcd3gw import Etcd3Client
 from etcd3gw.exceptions import Etcd3Exception
 
+from penstock.causes import unreached
 from penstock.checkpoints.config import CheckpointConfig
 from penstock.checkpoints.record import pack, unpack
 from penstock.checkpoints.tls import TlsFiles, untrusted
@@ -136,7 +137,7 @@ class _Member:
     def ask(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
         """The member's answer. A token that has expired is renewed once."""
         try:
-            return _translated(lambda: self._asked(path, body))
+            return self._translated(lambda: self._asked(path, body))
         except CheckpointUnavailableError:
             reason = self._untrusted()
             if reason is None:
@@ -179,47 +180,49 @@ class _Member:
         answer: dict[str, Any] = self._client.post(self._client.get_url(path), json=body)
         return answer
 
+    def _translated(self, call: Callable[[], Answer]) -> Answer:
+        """What `call` returns. Errors keep no text of etcd's that could quote a secret or a URL."""
+        try:
+            return call()
+        except Etcd3Exception as error:
+            detail = _detail(error)
+            refused = [
+                sentence
+                for sentence in (
+                    "authentication failed",
+                    "permission denied",
+                    "user name is empty",
+                    "user name not found",
+                    "request is too large",
+                    "authentication is not enabled",
+                )
+                if sentence in detail
+            ]
+            if refused:
+                raise CheckpointStoreError(
+                    f"etcd refuses: {refused[0]}. Nothing was published, and the positions in the "
+                    f"log are safe. Correct [checkpoint], or what its user may do in etcd."
+                ) from None
+            raise self._unavailable(error) from None
+        except (requests.RequestException, OSError) as error:
+            # An OSError of its own is a file of ours that is not there.
+            raise self._unavailable(error) from None
 
-def _translated(call: Callable[[], Answer]) -> Answer:
-    """What `call` returns. Errors keep no text of etcd's that could quote a secret or a URL."""
-    try:
-        return call()
-    except Etcd3Exception as error:
-        detail = _detail(error)
-        refused = [
-            sentence
-            for sentence in (
-                "authentication failed",
-                "permission denied",
-                "user name is empty",
-                "user name not found",
-                "request is too large",
-                "authentication is not enabled",
-            )
-            if sentence in detail
-        ]
-        if refused:
-            raise CheckpointStoreError(
-                f"etcd refuses: {refused[0]}. Nothing was published, and the positions in the log "
-                f"are safe. Correct [checkpoint], or what its user may do in etcd."
-            ) from None
-        raise _unavailable(type(error).__name__) from None
-    except (requests.RequestException, OSError) as error:
-        # An OSError of its own is a file of ours that is not there.
-        raise _unavailable(type(error).__name__) from None
+    def _unavailable(self, error: Exception) -> CheckpointUnavailableError:
+        host, port = self._url.hostname or "", self._url.port or 2379
+        found = unreached(host, port, error)
+        why = found.what if found else f"{host}:{port} does not answer ({type(error).__name__})"
+        remedy = "Is one of [checkpoint] endpoints up, and https if it says so?"
+        return CheckpointUnavailableError(
+            f"etcd: {why}. Capture goes on, the positions in the log are safe, and publishing is "
+            f"tried again. {remedy}",
+            why=f"etcd: {why}",
+            remedy=remedy,
+        )
 
 
 def _detail(error: Etcd3Exception) -> str:
     return f"{error.detail_text or ''} {error}"
-
-
-def _unavailable(why: str) -> CheckpointUnavailableError:
-    return CheckpointUnavailableError(
-        f"etcd does not answer ({why}). Capture goes on, the positions in the log are safe, and "
-        f"publishing is tried again. Is one of [checkpoint] endpoints up, and https if it says so?",
-        why=f"etcd does not answer: {why}",
-        remedy="Is one of [checkpoint] endpoints up, and https if it says so?",
-    )
 
 
 def _text(key: str) -> str:

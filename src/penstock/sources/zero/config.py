@@ -121,6 +121,17 @@ class ZeroSourceConfig(Config):
         own = (f"{shard}.*", f"{app}_{shard}.*", f"{app}.permissions")
         return Scope(tuple(sorted(set(self.include))), tuple(sorted(set(self.exclude))), own=own)
 
+    @property
+    def has_tls(self) -> bool:
+        """Whether the URL asks for TLS."""
+        return _SCHEMES[urlsplit(self.url.get_secret_value()).scheme] == "wss"
+
+    @property
+    def place(self) -> tuple[str, int]:
+        """Host and port of the server."""
+        parts = urlsplit(self.url.get_secret_value())
+        return parts.hostname or "", parts.port or (443 if self.has_tls else 80)
+
     def address(self, *, watermark: str | None, replica: str) -> str:
         """What to connect to: for everything, or for what follows a commit. It has secrets."""
         parts = urlsplit(self.url.get_secret_value())

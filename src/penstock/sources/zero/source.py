@@ -15,6 +15,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus, WebSocketExce
 from penstock.errors import ConfigError, SourceError, SourceUnavailableError
 from penstock.event import Commit, Fragment
 from penstock.sources.zero.config import ZeroSourceConfig
+from penstock.sources.zero.failures import unavailable
 from penstock.sources.zero.positions import parse_position
 from penstock.sources.zero.reading import Reading, Reset
 from penstock.zero.messages import Upstream, upstream_text
@@ -153,11 +154,7 @@ class ZeroSource:
         except InvalidStatus as refused:
             raise self._refused(refused.response.status_code) from None
         except (OSError, TimeoutError, WebSocketException) as error:
-            # What they say may have the URL.
-            raise SourceUnavailableError(
-                f"{self.name}: the server cannot be reached ({type(error).__name__}). Nothing was "
-                f"skipped; capture goes on from its durable position once it can."
-            ) from None
+            raise unavailable(self.name, config, error) from None
         saying = asyncio.ensure_future(self._say(connection))
         try:
             yield connection
