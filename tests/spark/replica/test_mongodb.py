@@ -256,6 +256,35 @@ def test_a_change_that_is_longer_than_a_document_is_rejected_and_its_text_stays_
         replica.close()
 
 
+def test_collections_whose_names_are_too_long_here_have_collections_of_their_own(
+    mongo: MongoReplicaSet, mongo_database: str
+) -> None:
+    """They may come from a database with a shorter name; names that the server takes stay."""
+    replica, entries = MongoReplica(mongo.uri, mongo_database), Entries()
+    room = 255 - len(f"{mongo_database}.")
+    fits = ["a" * room, "\u0436" * (room // 2)]
+    names = [*fits, *(f"{name}{end}" for name in fits for end in ("bb", "cc"))]
+    for at, name in enumerate(names):
+        entries.commit(change(at, "insert", {"_id": at}, collection=name))
+    renamed = "x" * 250
+    to = {"db": "db", "coll": renamed}
+    entries.commit(schema_event("rename", collection=names[-1], to=to))
+    names[-1] = renamed
+    driver = Driver(entries, replica.config())
+    try:
+        driver.start()
+        assert driver.apply().rejected == 0
+        tables = [driver.config.table_of("db", name) for name in names]
+        assert tables[: len(fits)] == fits
+        assert [list(replica.rows(table)) for table in tables] == [[at] for at in range(len(names))]
+        kept = replica.database["_penstock_tables"].find()
+        told = {row["_id"]: row["collection"] for row in kept}
+        assert [told[table] for table in tables] == names
+    finally:
+        driver.close()
+        replica.close()
+
+
 def test_an_uri_without_a_database_is_refused(mongo: MongoReplicaSet) -> None:
     replica = MongoReplica(mongo.uri, "nothing")
     config = replica.config().model_copy(update={"uri": replica.config(uri=mongo.uri).uri})

@@ -196,3 +196,5 @@ def test_collections_with_long_names_have_tables_of_their_own(named: Named, star
     assert driver.apply().rejected == 0
     tables = [driver.config.table_of("db", name) for name in names]
     assert [list(replica.rows(table)) for table in tables] == [[at] for at in range(len(names))]
+    told = replica.ask("SELECT name, collection FROM _penstock_tables")
+    assert {row["name"]: row["collection"] for row in told} == dict(zip(tables, names, strict=True))

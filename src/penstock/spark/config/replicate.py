@@ -3,6 +3,7 @@
 import re
 from pathlib import Path
 from typing import Final, Literal
+from urllib.parse import unquote, urlsplit
 
 from pydantic import Field, SecretStr, field_validator, model_validator
 
@@ -11,6 +12,8 @@ from penstock.config import Bytes, Seconds
 from penstock.spark.config.names import shortened
 from penstock.spark.config.reading import SteppedPipelineConfig
 
+_MONGODB_BYTES: Final = 255
+"""Of a database, a dot and a collection."""
 _POSTGRES_BYTES: Final = 63
 _MYSQL_CHARACTERS: Final = 64
 _MYSQL_FILE: Final = 255 - len(".ibd")
@@ -114,13 +117,17 @@ class ReplicatePipelineConfig(SteppedPipelineConfig, PatienceConfig):
         """The name of a collection's table: what is too long for the server ends with a digest."""
         names = {"{database}": database, "{collection}": collection}
         whole = re.sub(r"\{database\}|\{collection\}", lambda found: names[found[0]], self.table)
-        if self.kind.startswith("postgres"):
-            return shortened(
-                whole, whole, length_max=_POSTGRES_BYTES, length=lambda name: len(name.encode())
-            )
         if self.kind in {"mysql", "mariadb"}:
             return shortened(whole, whole, length_max=_MYSQL_CHARACTERS, length=_mysql_length)
-        return whole
+        bytes_max = _POSTGRES_BYTES
+        if self.kind.startswith("mongodb"):
+            bytes_max = _MONGODB_BYTES - len(f"{self.mongodb_database}.".encode())
+        return shortened(whole, whole, length_max=bytes_max, length=lambda name: len(name.encode()))
+
+    @property
+    def mongodb_database(self) -> str:
+        """The database of MongoDB in which collections are; empty: none is named."""
+        return self.database or unquote(urlsplit(self.uri.get_secret_value()).path.strip("/"))
 
 
 def _mysql_length(name: str) -> int:

@@ -2,7 +2,6 @@
 
 from contextlib import AbstractContextManager
 from typing import Any, Final
-from urllib.parse import unquote, urlsplit
 
 import pymongo
 from pymongo import MongoClient
@@ -138,8 +137,9 @@ def cause_of(
     uri = config.uri.get_secret_value()
     own = {"tls": "tls", "ca": "ca"} if config.tls is not None else {}
     address = Address.of(uri, **own)
-    database = config.database or unquote(urlsplit(uri).path.strip("/"))
-    return cause(error, seen, address, granting=granting(address, [("readWrite", database)]))
+    return cause(
+        error, seen, address, granting=granting(address, [("readWrite", config.mongodb_database)])
+    )
 
 
 def lasts(error: PyMongoError, seen: TopologyDescription | None) -> bool:
