@@ -36,6 +36,34 @@ def on(*names: str) -> pytest.MarkDecorator:
 
 @on(*INNODB)
 @pytest.mark.parametrize("made", [False, True])
+def test_a_row_whose_key_has_more_characters_than_its_column_is_rejected_alone(
+    replica: SqlReplica, start: Any, made: bool
+) -> None:
+    """Each of its changes, whether its table is there or not; its delete heals it."""
+    fits, long = "\u4e2d" * 255, "\u4e2d" * 256
+    entries = Entries()
+    entries.commit(put("a", n=0))
+    driver: Driver = start(entries)
+    if made:
+        driver.apply()
+    entries.commit(put(long, n=1), put(fits, n=1))
+    assert driver.apply(1 if made else 0).rejected == 1
+    entries.commit(put("b", n=2), put(long, n=2))
+    assert driver.apply(3).rejected == 1
+    assert {key: row["n"] for key, row in replica.rows("orders").items()} == {
+        "a": 0,
+        fits: 1,
+        "b": 2,
+    }
+    said = "the field _id is longer than 255, which its column holds"
+    assert [(row["sequence"], row["reason"]) for row in replica.rejects()] == [(2, said), (5, said)]
+    entries.commit(change(long, "delete"))
+    driver.apply(5)
+    assert all(row["healed"] is not None for row in replica.rejects())
+
+
+@on(*INNODB)
+@pytest.mark.parametrize("made", [False, True])
 def test_a_row_that_its_table_has_no_room_for_is_rejected_alone(
     replica: SqlReplica, start: Any, made: bool
 ) -> None:
