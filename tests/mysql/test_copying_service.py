@@ -79,6 +79,16 @@ async def seen(address: str, fold: Fold, what: str, key: str = "") -> None:
                 return
 
 
+async def captured(address: str, fold: Fold) -> None:
+    """Follow until a row's change comes: the source is captured."""
+    async with follow(address, after=fold.progress, control_events=True) as changes:
+        async for change in changes:
+            fold.take(change)
+            fold.progress = change.progress
+            if change.kind is Kind.DATA:
+                return
+
+
 async def copied_rows(address: str, fold: Fold, count: int) -> None:
     """Follow until so many rows of a copy came."""
     async with follow(address, after=fold.progress, control_events=True) as changes:
@@ -148,6 +158,7 @@ async def test_a_copy_survives_kill_9_and_ends_with_what_is_there(
         writing.start()
         try:
             with Service(config) as service:
+                await captured(address, fold)
                 asked = ("snapshot", "shop", "shop.orders", "--config", str(config), "--json")
                 done = await asyncio.to_thread(spawn, *asked)
                 assert done.code == 0, done.err
