@@ -88,6 +88,25 @@ def test_a_column_that_somebody_added_is_left_alone_until_a_field_has_its_name(
     assert replica.rows("orders") == there
 
 
+def test_a_row_without_a_value_for_a_column_that_takes_no_null_is_rejected_alone(
+    replica: SqlReplica, start: Any
+) -> None:
+    entries = Entries()
+    entries.commit(put(1, n=1), put(2, n=2))
+    driver: Driver = start(entries)
+    driver.apply()
+    replica.ask("ALTER TABLE orders ADD COLUMN done bigint DEFAULT 0 NOT NULL")
+    entries.commit(put(3, n=3), put(4, n=4, done=1), change(1, "delete"))
+    start(entries).apply(2)
+    there = {2: {"_id": 2, "n": 2, "done": 0}, 4: {"_id": 4, "n": 4, "done": 1}}
+    assert replica.rows("orders") == there
+    (found,) = replica.ask("SELECT reason FROM _penstock_rejects")
+    assert found["reason"] == "the field done has no value, and its column is NOT NULL"
+    entries.commit(put(3, n=3, done=2))
+    start(entries).apply(5)
+    assert replica.rows("orders") == {**there, 3: {"_id": 3, "n": 3, "done": 2}}
+
+
 def test_a_value_that_the_server_makes_of_a_column_is_left_to_it(
     replica: SqlReplica, start: Any
 ) -> None:

@@ -34,6 +34,7 @@ class SqlColumn(Struct, frozen=True, kw_only=True):
     """Its type, as the server writes it."""
     required: bool = False
     """A row needs a value of it."""
+    takes_null: bool = True
     limit: int | None = None
     """So many characters of text, or bytes, at most."""
 

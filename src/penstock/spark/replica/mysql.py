@@ -18,6 +18,7 @@ from urllib.parse import unquote
 import numpy as np
 import pyarrow as pa
 import pymysql
+from msgspec import structs
 from numpy.typing import NDArray
 
 from penstock.causes import Outlook
@@ -270,17 +271,19 @@ class MysqlDialect:
             "SELECT COLUMN_NAME, COLUMN_TYPE, IS_NULLABLE = 'NO' AND COLUMN_DEFAULT IS NULL AND "
             "EXTRA NOT LIKE '%%auto_increment%%', EXTRA LIKE '%%GENERATED%%' AND "
             "EXTRA NOT LIKE '%%DEFAULT_GENERATED%%', COLUMN_COMMENT, CHARACTER_MAXIMUM_LENGTH, "
-            "COLLATION_NAME FROM information_schema.COLUMNS "
+            "COLLATION_NAME, IS_NULLABLE = 'YES' OR EXTRA LIKE '%%auto_increment%%' "
+            "FROM information_schema.COLUMNS "
             "WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s ORDER BY ORDINAL_POSITION",
             place,
         )
         columns: list[SqlColumn] = []
         collations: dict[str, str | None] = {}
-        for name, declared, required, generated, comment, limit, collation in cursor.fetchall():
+        for name, declared, required, generated, comment, limit, *rest in cursor.fetchall():
             if not generated:
-                collations[name] = collation
+                collations[name], takes_null = rest
+                column = _column(name, declared, comment, limit, collations[name])
                 columns.append(
-                    _column(name, declared, comment, limit, collation, required=bool(required))
+                    structs.replace(column, required=bool(required), takes_null=bool(takes_null))
                 )
         cursor.execute(
             # What is no column is an expression, and tells no rows apart by a column.
@@ -435,8 +438,6 @@ def _column(
     comment: str,
     limit: int | None,
     collation: str | None,
-    *,
-    required: bool,
 ) -> SqlColumn:
     plain = _WIDTH.sub(r"\1", declared.lower())
     limited = plain.startswith(("varchar(", "varbinary("))
@@ -449,7 +450,6 @@ def _column(
         name=name,
         kind=kind,
         declared=declared,
-        required=required,
         limit=int(limit) if limited and limit is not None else None,
     )
 

@@ -15,6 +15,7 @@ from typing import Any, Final
 import numpy as np
 import psycopg
 import pyarrow as pa
+from msgspec import structs
 from numpy.typing import NDArray
 from psycopg import pq
 from psycopg.adapt import Loader
@@ -234,7 +235,7 @@ class PostgresDialect:
         columns = cursor.execute(
             "SELECT attname, format_type(atttypid, atttypmod), attnotnull AND NOT atthasdef AND "
             "attidentity = '', attgenerated <> '' OR attidentity = 'a', "
-            "col_description(attrelid, attnum) FROM pg_attribute "
+            "col_description(attrelid, attnum), NOT attnotnull FROM pg_attribute "
             "WHERE attrelid = %s AND attnum > 0 AND NOT attisdropped ORDER BY attnum",
             (oid,),
         ).fetchall()
@@ -260,8 +261,10 @@ class PostgresDialect:
             )
         return SqlTable(
             columns=tuple(
-                _column(name, declared, comment, required=required)
-                for name, declared, required, generated, comment in columns
+                structs.replace(
+                    _column(name, declared, comment), required=required, takes_null=nullable
+                )
+                for name, declared, required, generated, comment, nullable in columns
                 if not generated
             ),
             unique=tuple(frozenset(names) for (names,) in unique),
@@ -431,14 +434,14 @@ def _type(kind: Kind, key: bool) -> str:
     return "text" if key and kind is Kind.JSON else _TYPES[kind]
 
 
-def _column(name: str, declared: str, comment: str | None, *, required: bool) -> SqlColumn:
+def _column(name: str, declared: str, comment: str | None) -> SqlColumn:
     kind = _KINDS.get(declared)
     if kind is Kind.STRING and comment == JSON_COMMENT:
         kind = Kind.JSON
     limit = None
     if declared.startswith("character varying("):
         kind, limit = Kind.STRING, int(declared.partition("(")[2].rstrip(")"))
-    return SqlColumn(name=name, kind=kind, declared=declared, required=required, limit=limit)
+    return SqlColumn(name=name, kind=kind, declared=declared, limit=limit)
 
 
 def _unnested(columns: Sequence[Values]) -> str:

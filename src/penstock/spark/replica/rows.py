@@ -135,7 +135,7 @@ def prepared(
         nonlocal told
         # First what the server does not hold: such a row is not written, and decides no form.
         unfit = dict(placement.misfits)
-        _unfit(unfit, placement, key, table, dialect)
+        _unfit(unfit, placement, key, rows.operations, table, dialect)
         told = tell_apart(
             forms,
             rows.keys,
@@ -343,6 +343,7 @@ def _unfit(
     misfits: dict[int, Misfit],
     placement: Placement,
     key: Sequence[str],
+    operations: NDArray[np.int8],
     table: SqlTable | None,
     dialect: Dialect,
 ) -> None:
@@ -362,17 +363,24 @@ def _unfit(
         own = None if table is None else table.column(field.name)
         limit = own.limit if own is not None else None
         if field.name in key:
-            absent = column.is_null().to_numpy(zero_copy_only=False)
-            reject(absent, field.name, f"the key's field {field.name} is null")
+            reject(_nulls(column), field.name, f"the key's field {field.name} is null")
             size += lengths(kind, column)
             if own is None:
                 limit = dialect.key_limit(len(key))
+        elif own is not None and not own.takes_null:
+            why = f"the field {field.name} has no value, and its column is NOT NULL"
+            reject(_nulls(column) & (operations == PUT), field.name, why)
         if limit is not None and kind in TEXTS | {Kind.BINARY}:
             reason = f"the field {field.name} is longer than {limit}, which its column holds"
             reject(characters(kind, column) > limit, field.name, reason)
     reject(
         size > dialect.key_bytes_max(), ", ".join(key), "the key is longer than an index can hold"
     )
+
+
+def _nulls(column: Column) -> NDArray[np.bool_]:
+    found: NDArray[np.bool_] = column.is_null().to_numpy(zero_copy_only=False)
+    return found
 
 
 def _refuse_foreign(table: SqlTable | None, placement: Placement, name: str, pipeline: str) -> None:
