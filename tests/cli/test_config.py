@@ -272,12 +272,12 @@ def test_a_type_that_there_is_not_is_answered_by_what_it_means(
 @pytest.mark.parametrize(
     ("name", "why"), [("x" * 300, "File name too long"), ("a\\u0000b", "null character")]
 )
-def test_a_log_path_that_no_folder_can_have_is_an_error(
-    tmp_path: Path, name: str, why: str
-) -> None:
-    said = refused(tmp_path, f'[log]\npath = "{name}"')
-    assert "log.path cannot be the name of a folder" in said
-    assert why in said
+def test_a_path_that_nothing_can_have_is_an_error(tmp_path: Path, name: str, why: str) -> None:
+    text = f'[log]\npath = "{name}"\n[archive]\npath = "{name}"\n[access]\nlog = "{name}"\n'
+    said = refused(tmp_path, f'{text}tokens = "{name}"\n')
+    for setting in ("log.path", "archive.path", "access.log", "access.tokens"):
+        assert f"{setting} cannot be the name of a file or folder: " in said
+    assert said.count(why) == 4
 
 
 def test_a_log_path_that_leads_to_itself_is_an_error(tmp_path: Path) -> None:

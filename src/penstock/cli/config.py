@@ -323,7 +323,16 @@ def _settings(path: Path, written: dict[str, Any], variables: "_Variables") -> S
         if one is not None:
             sources[name] = one
     pipelines = _pipelines(path, written, sources, faults)
-    faults.tried("log", lambda: _require_possible(path, "log.path", folder / log.path), None)
+    access = access.beside(folder)
+    for setting, place in (
+        ("log.path", folder / log.path),
+        ("archive.path", None if "://" in (archive.path or "://") else Path(archive.path or "")),
+        ("access.log", access.log),
+        ("access.tokens", access.tokens),
+        ("access.jwks", access.jwks),
+    ):
+        if place is not None:
+            faults.tried(setting, partial(_require_possible, path, setting, place), None)
     if not faults.messages:  # what one part says of another
         faults.tried("capture", lambda: _require_quotas(path, capture, log, sources), None)
         faults.tried("access", lambda: _require_guarded(path, serve, access), None)
@@ -342,7 +351,7 @@ def _settings(path: Path, written: dict[str, Any], variables: "_Variables") -> S
         sources=sources,
         state=state,
         serve=serve,
-        access=access.beside(folder),
+        access=access,
         pipelines=pipelines,
         spark=spark,
     )
@@ -361,7 +370,7 @@ def _require_possible(path: Path, setting: str, place: Path) -> None:
     else:
         return
     raise ConfigError(
-        f"{path}: {setting} cannot be the name of a folder: {why}. Nothing was started."
+        f"{path}: {setting} cannot be the name of a file or folder: {why}. Nothing was started."
     )
 
 
