@@ -8,6 +8,7 @@ from typing import Any
 
 import bson
 import pytest
+import structlog
 from pymongo import AsyncMongoClient, MongoClient
 
 from penstock.errors import SourceUnavailableError
@@ -128,22 +129,32 @@ async def test_a_range_of_one_that_is_being_filled_begins_at_its_own_key(
     assert [int(row.document_id) for row in found] == list(range(rows // 2, rows))
 
 
-async def test_the_copy_of_a_capped_collection_waits_while_a_secondary_answers(
+async def test_the_copy_of_a_capped_collection_waits_for_the_primary_and_keeps_nothing_else_waiting(
     start_mongo: Callable[..., MongoReplicaSet],
 ) -> None:
     """P6: only the primary knows whether a command still fills it."""
     mongo, name = start_mongo(members=2), "shop"
     with Client(mongo.uri, w=2) as client:
-        client[name].create_collection("b", capped=True, size=4096)
+        client[name].create_collection("a", capped=True, size=4096)
+        client[name]["a"].insert_one({"_id": 1})
         client[name]["b"].insert_one({"_id": 1})
         assert client.primary is not None
         primary = f"{client.primary[0]}:{client.primary[1]}"
-    (secondary,) = (address for address in mongo.addresses if address != primary)
-    for address, answers in ((primary, True), (secondary, False)):
-        uri = f"mongodb://{address}/?directConnection=true"
-        async with source(uri, database=name) as one:
-            if answers:
-                assert (await one.read_chunk("b", after_key=None, limit=9)).last
-                continue
+        (secondary,) = (address for address in mongo.addresses if address != primary)
+        at = "mongodb://{}/?directConnection=true"
+        with structlog.testing.capture_logs() as logs:
+            async with reading(at.format(secondary), database=name, start="snapshot") as read:
+                await read.until(lambda r: {"b"} <= {one.collection for one in r.changes})
+                client[name]["b"].insert_one({"_id": "later"})
+                await read.until(lambda r: r.changes[-1].document_id == "later")
+                position = read.position
+                assert copies(read) == 0
+                assert not read.failures
+        (told,) = [one for one in logs if one["event"] == "copy of a collection waits"]
+        assert "its copy waits for the primary" in told["why"]
+        async with source(at.format(secondary), database=name) as one:
             with pytest.raises(SourceUnavailableError, match="waits for the primary"):
-                await one.read_chunk("b", after_key=None, limit=9)
+                await read_all(one, KeyRange(database=name, collection="a"), position)
+        async with reading(at.format(primary), database=name, position=position) as read:
+            await read.until(lambda r: copies(r) == 1)
+        assert [(one.collection, one.document_id) for one in read.changes] == [("a", "1")]

@@ -14,7 +14,7 @@ import bson
 from bson import MaxKey
 from bson.raw_bson import RawBSONDocument
 
-from penstock.errors import ConfigError, UndecodableError
+from penstock.errors import ConfigError, SourceUnavailableError, UndecodableError
 from penstock.event import ChangeEvent, ClusterTime
 from penstock.ports import InexactRow, KeyRange, Listing, RangeRows
 from penstock.sources.mongodb.config import MongoSourceConfig
@@ -144,6 +144,8 @@ async def read(
         start=part.start,
         stop=part.stop,
     )
+    if chunk.put_off:
+        raise SourceUnavailableError(f"{source}: {chunk.put_off}")
     normaliser = Normaliser(
         source,
         database=config.database,

@@ -6,6 +6,7 @@ import time
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from typing import Any
 
+import structlog
 from msgspec import Raw, json, structs
 from pymongo.errors import OperationFailure
 
@@ -34,11 +35,12 @@ from penstock.sources.mongodb.oplog import committed_entry
 from penstock.sources.mongodb.poison import DeadLetters, is_reserved
 from penstock.sources.mongodb.positions import Copying, MongoPosition, PositionWriter, Token
 from penstock.sources.mongodb.replay import Inbox, Rereader
-from penstock.sources.mongodb.snapshot import is_converted, read_chunk
+from penstock.sources.mongodb.snapshot import Chunk, is_converted, read_chunk
 
 BUSY_AWAIT_MS = 2
 """How long the server waits for more while we have something else to do, or to find out."""
 _NAMING_TRIES = 100
+logger = structlog.get_logger(__name__)
 _MAY_BRING_ROWS = frozenset({"create", "rename"})
 """Events after which a collection may have documents that no insert told."""
 ENVELOPE = (
@@ -82,6 +84,8 @@ class Session:
         self.letters_made = 0
         """Dead letters that were yielded and that nobody has counted."""
         self._asked_since_chunk = True
+        self._put_off_told: set[Namespace] = set()
+        """Collections of which somebody was told that their copy waits."""
         self.inbox = Inbox()
         """What others ask this session to say."""
         self._begin()
@@ -337,6 +341,8 @@ class Session:
             limit=self._config.snapshot_chunk_documents,
             not_before=self._token.time,
         )
+        if chunk.put_off:
+            return self._put_off(copying, chunk)
         events: list[AnyEvent] = []
         started = Token(copying.snapshot).time
         for number, raw in enumerate(chunk.documents):
@@ -364,6 +370,17 @@ class Session:
         )
         place = self._place(self._token)
         return Commit(source=self._source, position=place, events=tuple(events))
+
+    def _put_off(self, copying: Copying, chunk: Chunk) -> Commit:
+        """Copy the others first; the stream goes on meanwhile."""
+        namespace, *others = copying.pending
+        if namespace not in self._put_off_told:
+            self._put_off_told.add(namespace)
+            logger.warning("copy of a collection waits", source=self._source, why=chunk.put_off)
+        read_at = (chunk.at.t, chunk.at.i)
+        pending = (*others, namespace)
+        self._copy_on(structs.replace(copying, pending=pending, read_at=read_at))
+        return Commit(source=self._source, position=self._place(self._token), events=())
 
     def _copy_on(self, copying: Copying | None) -> None:
         self._writer = self._writer.with_copying(copying)

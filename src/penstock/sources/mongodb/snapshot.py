@@ -40,7 +40,6 @@ from msgspec import Struct
 from pymongo.errors import ExecutionTimeout, OperationFailure
 
 from penstock import checks
-from penstock.errors import SourceUnavailableError
 from penstock.event import ClusterTime
 from penstock.sources.mongodb.config import MongoSourceConfig
 from penstock.sources.mongodb.cursor import RAW
@@ -69,6 +68,8 @@ class Chunk(Struct, frozen=True):
     """Whether the collection ended here."""
     at: ClusterTime
     """A time of the server at or after the read."""
+    put_off: str = ""
+    """Why nothing of the collection can be read for now, and what to do."""
 
 
 async def collections(
@@ -131,9 +132,10 @@ async def read_chunk(
     """Read up to `limit` documents whose `_id` follows `after`, committed by a majority.
 
     Or those from `start` on, where there is no `after`; and only those before `stop`. The state
-    read is that of `not_before` or later. A reply holds 16 MiB, so there may be fewer than `limit`;
-    only `last` says that there are no more. What has the collection's name now and is none, a view
-    or a time series, has no stream, and so no documents either.
+    read is that of `not_before` or later; or nothing is read, and `put_off` says why. A reply holds
+    16 MiB, so there may be fewer than `limit`; only `last` says that there are no more. What has
+    the collection's name now and is none, a view or a time series, has no stream, and so no
+    documents either.
     """
 
     async def read(not_before: ClusterTime | None) -> Chunk:
@@ -163,6 +165,8 @@ async def read_chunk(
     filled_at = await _filled_at(client, namespace)
     if filled_at is None:
         return Chunk([], after, False, found.at)
+    if isinstance(filled_at, str):
+        return Chunk([], after, False, found.at, put_off=filled_at)
     return await read(max(filled_at, not_before or filled_at))
 
 
@@ -187,11 +191,11 @@ async def _found(client: Client, namespace: tuple[str, str]) -> _Found:
     )
 
 
-async def _filled_at(client: Client, namespace: tuple[str, str]) -> ClusterTime | None:
+async def _filled_at(client: Client, namespace: tuple[str, str]) -> ClusterTime | str | None:
     """A time at which no command is filling the collection without events; None if one may be.
 
     Only the primary of a set knows, which the driver sends commands to unless the connection is a
-    direct one. Raises SourceUnavailableError where a secondary answers: the copy waits.
+    direct one. Where a secondary answers: that, as `Chunk.put_off`.
     """
     database, collection = namespace
     where = client[database]
@@ -201,7 +205,7 @@ async def _filled_at(client: Client, namespace: tuple[str, str]) -> ClusterTime 
     except ExecutionTimeout:
         return None
     if not (await where.command("hello")).get("isWritablePrimary", False):
-        raise SourceUnavailableError(
+        return (
             f"{database}.{collection} is capped, and a secondary answers, which cannot say whether "
             f"cloneCollectionAsCapped still fills it. Nothing was skipped; its copy waits for the "
             f"primary. Leave directConnection out of `uri`, or name the primary there."
