@@ -316,7 +316,7 @@ def test_one_client_too_many_is_told_and_the_others_go_on(tmp_path: Path) -> Non
         with Raw(address) as one, Raw(address) as two:
             assert one.ask("list_tables")["ok"]
             assert two.ask("list_tables")["ok"]
-            with Client(address) as third, pytest.raises(ServerBusyError, match="2 clients"):
+            with Client(address) as third, pytest.raises(ServerBusyError, match="2 connections"):
                 third.list_tables()
             assert one.ask("list_tables")["ok"]
         wait_until(lambda: _answers(address))

@@ -1,10 +1,13 @@
 """Threads of a client have their turns in the order in which they came."""
 
 import threading
+from pathlib import Path
 
 import pytest
 
-from penstock.store import ServerUnavailableError
+from penstock.store import AsyncClient, ServerUnavailableError
+from penstock.store.remote.calls import SHARES, Turn
+from penstock.store.remote.errors import ServerBusyError
 from penstock.store.remote.turns import Turns
 from tests.waiting import PATIENCE_SECONDS, wait_until
 
@@ -43,3 +46,34 @@ def test_a_turn_that_does_not_come_is_given_up_and_nothing_is_lost_of_it() -> No
             raise ZeroDivisionError
     with turns.one(0):
         pass
+
+
+def test_whoever_is_interrupted_as_it_gets_its_turn_gives_it_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    turns = Turns(1)
+    holder = turns.one(1)
+    holder.__enter__()
+
+    def interrupted(event: threading.Event, timeout: float | None = None) -> bool:
+        holder.__exit__(None, None, None)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(threading.Event, "wait", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        turns.one(1).__enter__()
+    with turns.one(0):
+        pass
+
+
+async def test_a_task_is_told_that_no_turn_came_as_a_thread_is(tmp_path: Path) -> None:
+    client = AsyncClient(tmp_path / "s", timeout_seconds=0)
+    places = client._turns[Turn.TRANSACTION]  # pyright: ignore[reportPrivateUsage]
+    for _ in range(SHARES[Turn.TRANSACTION]):
+        await places.acquire()
+    with pytest.raises(ServerBusyError, match=r"4 connections .* all in use for 0 s"):
+        await client.transact().__aenter__()
+    places.release()
+    with pytest.raises(ServerUnavailableError):
+        await client.transact().__aenter__()
+    assert not places.locked(), "it gave its turn back"

@@ -27,8 +27,8 @@ def serve(
         typer.Option(help="The Unix socket to listen at; only this user may open it."),
     ] = None,
     connections_max: Annotated[
-        int, typer.Option(help="Clients at once; one more is refused.")
-    ] = 64,
+        int, typer.Option(help="Connections at once; one more is refused.")
+    ] = 256,
     request_bytes_max: Annotated[
         str, typer.Option(help="The largest request, as 16MiB.")
     ] = "16MiB",

@@ -33,7 +33,7 @@ from penstock.store.indexbuilders import CreateIndexWith, QueryIndexWith
 from penstock.store.queries import ItemPage
 from penstock.store.records import StreamRecord
 from penstock.store.remote import calls
-from penstock.store.remote.calls import SHARES, Answer, Call, Turn, answered
+from penstock.store.remote.calls import IDLE_MAX, SHARES, Answer, Call, Turn, answered
 from penstock.store.remote.errors import ServerStoppingError, ServerUnavailableError
 from penstock.store.remote.links import AsyncLink, Lost, gone, undone, unknown
 from penstock.store.remote.requests import (
@@ -44,12 +44,12 @@ from penstock.store.remote.requests import (
     encode_line,
 )
 from penstock.store.remote.transactions import AsyncTransaction
+from penstock.store.remote.turns import busy
 from penstock.store.schema import Retention, StreamViewType, Table
 from penstock.store.streams import Page, StreamInfo
 from penstock.store.updates import Updated
 from penstock.store.values import Item
 
-_IDLE_MAX: Final = max(SHARES.values())
 _PAUSE_SECONDS: Final = 0.2
 Result = TypeVar("Result")
 
@@ -85,8 +85,22 @@ class AsyncClient:
     async def _run(self, call: Call[Result]) -> Result:
         if call.writes:
             self._refuse_nesting()
-        async with self._turns[call.turn]:
+        async with self._turn(call.turn, self._timeout + call.wait_seconds):
             return await self._answer(call)
+
+    @asynccontextmanager
+    async def _turn(self, turn: Turn, seconds: float) -> AsyncGenerator[None]:
+        """As `Turns.one`: those of asyncio are fair."""
+        places = self._turns[turn]
+        try:
+            async with asyncio.timeout(seconds):
+                await places.acquire()
+        except TimeoutError:
+            raise busy(SHARES[turn], seconds) from None
+        try:
+            yield
+        finally:
+            places.release()
 
     async def _answer(self, call: Call[Result]) -> Result:
         line = encode_line(call.request)
@@ -139,7 +153,7 @@ class AsyncClient:
 
     def _keep(self, link: AsyncLink) -> None:
         self._busy.discard(link)
-        if self._closed or len(self._idle) >= _IDLE_MAX:
+        if self._closed or len(self._idle) >= IDLE_MAX:
             link.close()
         else:
             self._idle.append(link)
@@ -165,7 +179,10 @@ class AsyncClient:
     async def transact(self) -> AsyncGenerator[AsyncTransaction]:
         """A write transaction; see `Client.transact`."""
         self._refuse_nesting()
-        async with self._turns[Turn.TRANSACTION], self._transaction() as transaction:
+        async with (
+            self._turn(Turn.TRANSACTION, self._timeout),
+            self._transaction() as transaction,
+        ):
             yield transaction
 
     @asynccontextmanager

@@ -71,8 +71,10 @@ class Turn(Enum):
 
 
 SHARES: Final = {Turn.READ: 8, Turn.WRITE: 16, Turn.WAIT: 32, Turn.TRANSACTION: 4}
-"""Connections of one client, together fewer than a server takes by default. Of those that wait for
+"""Connections of one client; a server takes those of four such by default. Of those that wait for
 records one for each of many consumers: whoever has to wait for a turn hears late."""
+IDLE_MAX: Final = 16
+"""Connections that a client keeps though nobody uses them."""
 
 
 class Call(NamedTuple, Generic[Result]):

@@ -25,7 +25,7 @@ from penstock.store.errors import StoreClosedError, StreamError, TransactionErro
 from penstock.store.indexbuilders import CreateIndex, QueryIndex
 from penstock.store.records import StreamRecord
 from penstock.store.remote import calls
-from penstock.store.remote.calls import SHARES, Answer, Call, Turn, answered
+from penstock.store.remote.calls import IDLE_MAX, SHARES, Answer, Call, Turn, answered
 from penstock.store.remote.errors import ServerStoppingError, ServerUnavailableError
 from penstock.store.remote.links import Link, Lost, gone, undone, unknown
 from penstock.store.remote.requests import (
@@ -41,8 +41,6 @@ from penstock.store.schema import Retention, StreamViewType, Table
 from penstock.store.streams import Page, StreamInfo
 from penstock.store.values import Item
 
-_IDLE_MAX: Final = max(SHARES.values())
-"""Connections that are kept though nobody uses them."""
 _PAUSE_SECONDS: Final = 0.2
 Result = TypeVar("Result")
 
@@ -150,7 +148,7 @@ class Client:
     def _keep(self, link: Link) -> None:
         with self._turn:
             self._busy.discard(link)
-            if not self._closing.is_set() and len(self._idle) < _IDLE_MAX:
+            if not self._closing.is_set() and len(self._idle) < IDLE_MAX:
                 self._idle.append(link)
                 return
         link.close()

@@ -9,10 +9,11 @@ class ServerConfig(Config):
     """Each limit has an outcome: a client that meets one is told which, and nobody else notices."""
 
     connections_max: int = Field(
-        default=64,
+        default=256,
         gt=0,
         le=10_000,
-        description="Clients at once; one more is refused with ServerBusy.",
+        description="Connections at once, of which a client has up to 60; one more is refused with "
+        "ServerBusy.",
     )
     request_bytes_max: int = Field(
         default=16 << 20,

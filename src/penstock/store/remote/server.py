@@ -175,7 +175,7 @@ class Connection:
             ServerStoppingError("the store's server is stopping. Nothing was done. Try again.")
             if stopping
             else ServerBusyError(
-                f"{self._server.config.connections_max} clients are connected, and no more are "
+                f"{self._server.config.connections_max} connections are open, and no more are "
                 f"allowed. Nothing was done. Try again later, or raise connections_max."
             )
         )

@@ -12,6 +12,14 @@ from contextlib import contextmanager
 from penstock.store.remote.errors import ServerBusyError
 
 
+def busy(places: int, seconds: float) -> ServerBusyError:
+    """The error where a client's places were all in use for so many seconds."""
+    return ServerBusyError(
+        f"this client's {places} connections for such calls were all in use for {seconds:g} s. "
+        f"Nothing was done. Ask for less at once, or use another client."
+    )
+
+
 class Turns:
     """Places that threads take by turns."""
 
@@ -25,10 +33,7 @@ class Turns:
     def one(self, seconds: float) -> Generator[None]:
         """A place, inside. Raises ServerBusyError where there was none for so many seconds."""
         if not self._taken(seconds):
-            raise ServerBusyError(
-                f"this client's {self._places} connections for such calls were all in use for "
-                f"{seconds:g} s. Nothing was done. Ask for less at once, or use another client."
-            )
+            raise busy(self._places, seconds)
         try:
             yield
         finally:
@@ -43,11 +48,19 @@ class Turns:
             self._waiting.append(mine)
         try:
             mine.wait(seconds)
-        finally:
-            with self._lock:
-                if not mine.is_set():
-                    self._waiting.remove(mine)
-        return mine.is_set()
+        except BaseException:  # as KeyboardInterrupt
+            if not self._left(mine):
+                self._give_back()
+            raise
+        return not self._left(mine)
+
+    def _left(self, mine: threading.Event) -> bool:
+        """Whether it has no place, and waits for none any more."""
+        with self._lock:
+            if mine.is_set():
+                return False
+            self._waiting.remove(mine)
+            return True
 
     def _give_back(self) -> None:
         with self._lock:
