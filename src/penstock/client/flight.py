@@ -370,7 +370,8 @@ class LogClient:
     def _stream(self, request: ReadRequest | RowsRequest) -> fl.FlightStreamReader:
         ticket = msgspec.json.encode(request)
         if len(ticket) > _FIRST_BYTES_MAX:
-            self.bounds()  # a service takes little from a connection that it has let nothing in of
+            # A service takes little from a connection that it has let nothing in of.
+            self.live_bounds()
         return self._connected().do_get(fl.Ticket(ticket), self._headers)
 
     def rows(self, request: RowsRequest) -> Generator[pa.RecordBatch, None, Progress]:
