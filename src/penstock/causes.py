@@ -3,6 +3,7 @@
 import os
 import re
 import socket
+import ssl
 from collections.abc import Iterator
 from enum import Enum, auto
 from errno import ECONNREFUSED
@@ -43,6 +44,8 @@ def unreached(host: str, port: int, error: BaseException) -> Cause | None:
                 f"the host name {host} is not known ({one.strerror})",
                 "Correct the host, or the name service of this machine.",
             )
+        if isinstance(one, ssl.SSLError):
+            return _no_tls(where, one)
         if not isinstance(one, OSError) or isinstance(one, TimeoutError) or one.filename:
             continue
         # asyncio says it of each address of a host, in one text.
@@ -53,7 +56,7 @@ def unreached(host: str, port: int, error: BaseException) -> Cause | None:
                 f"nothing listens at {where} (connection refused)",
                 "Start the server, or correct host and port.",
             )
-        if numbers and type(one) is OSError:
+        if numbers:
             why = ", ".join(sorted(os.strerror(number) for number in numbers))
             return Cause(
                 Outlook.AWAY,
@@ -61,6 +64,21 @@ def unreached(host: str, port: int, error: BaseException) -> Cause | None:
                 "Correct host and port, or the network between.",
             )
     return None
+
+
+def _no_tls(where: str, error: ssl.SSLError) -> Cause:
+    """No retry mends it but one with other files: they are read each time, and are renewed."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return Cause(
+            Outlook.AWAY,
+            f"the certificate of {where} is not trusted ({error.verify_message})",
+            "Correct the host to a name that the certificate has, or the certificate.",
+        )
+    return Cause(
+        Outlook.AWAY,
+        f"no TLS with the server at {where} ({error.reason})",
+        "Correct the port, or whether TLS is asked for, or the server's certificate.",
+    )
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:

@@ -23,6 +23,11 @@ _NO_PLUGIN: Final = frozenset({1251, 2059, 2061})
 _NO_TLS: Final = 2026
 _ONLY_TLS: Final = 3159
 """Of MySQL; MariaDB answers as to a wrong password."""
+_TO_TRUST: Final = (
+    "Set ca to the authority that signed it and host to a name that it has, or set tls to "
+    "unverified."
+)
+_TO_ENCRYPT: Final = "Correct tls, ca, certificate and key, or the server's certificate."
 _UNREACHABLE: Final = 2003
 _LOST: Final = 2013
 _BLOCKED: Final = 1129
@@ -67,10 +72,12 @@ def unreachable(error: Exception, login: Login) -> Cause:
     """Of an error for which no connection came about."""
     where, code = login.where, code_of(error)
     under: object = getattr(error, "original_exception", None) or error
-    if isinstance(under, ssl.SSLError):
-        return _no_tls(where, under)
     if isinstance(under, OSError) and (found := unreached(login.host, login.port, under)):
-        return found
+        if isinstance(under, ssl.SSLError):
+            untrusted = isinstance(under, ssl.SSLCertVerificationError)
+            return found._replace(remedy=_TO_TRUST if untrusted else _TO_ENCRYPT)
+        if code != _LOST:
+            return found
     if code in {_UNREACHABLE, _LOST} or isinstance(under, OSError):
         return Cause(
             Outlook.AWAY,
@@ -178,22 +185,6 @@ def _refused(login: Login, code: int) -> tuple[str, str] | None:
             "Set tls to verify, with the ca that signed its certificate, or to unverified",
         )
     return None
-
-
-def _no_tls(where: str, error: ssl.SSLError) -> Cause:
-    """No retry mends it but one with other files: they are read each time, and are renewed."""
-    if isinstance(error, ssl.SSLCertVerificationError):
-        return Cause(
-            Outlook.AWAY,
-            f"the certificate of {where} is not trusted ({error.verify_message})",
-            "Set ca to the authority that signed it and host to a name that it has, or set tls to "
-            "unverified.",
-        )
-    return Cause(
-        Outlook.AWAY,
-        f"no TLS with the server at {where} ({error.reason})",
-        "Correct tls, ca, certificate and key, or the server's certificate.",
-    )
 
 
 def quoted(text: str) -> str:

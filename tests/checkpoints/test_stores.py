@@ -77,6 +77,34 @@ async def test_an_etcd_that_is_down_is_unavailable_until_it_is_back(
     await opened.close()
 
 
+async def test_an_etcd_that_is_full_is_told_as_full_and_taken_again_once_it_has_space(
+    start_etcd: Callable[..., EtcdServer],
+) -> None:
+    server = start_etcd(quota_bytes=1 << 16)
+    opened = etcd_store(server)
+    revision = await opened.write(checkpoint("a"), replacing=None)
+
+    def ask(path: str, **body: Any) -> dict[str, Any]:
+        with requests.Session() as session:
+            session.trust_env = False
+            answer: dict[str, Any] = session.post(f"{server.endpoint}/v3/{path}", json=body).json()
+            return answer
+
+    while "error" not in ask("kv/put", key="Yg==", value="eHh4" * 10_000):
+        pass
+    with pytest.raises(CheckpointUnavailableError, match="has no space left") as full:
+        await opened.write(checkpoint("a", sequence=11), replacing=revision)
+    assert "alarm disarm" in str(full.value)
+    assert await opened.read("a") == (checkpoint("a"), revision)
+    newest = ask("kv/deleterange", key="Yg==")["header"]["revision"]
+    ask("kv/compaction", revision=newest, physical=True)
+    ask("maintenance/defragment")
+    (alarm,) = ask("maintenance/alarm")["alarms"]
+    ask("maintenance/alarm", action="DEACTIVATE", **alarm)
+    await opened.write(checkpoint("a", sequence=11), replacing=revision)
+    await opened.close()
+
+
 async def test_a_mongod_that_is_down_is_unavailable_until_it_is_back(
     start_mongo: Callable[..., MongoReplicaSet],
 ) -> None:

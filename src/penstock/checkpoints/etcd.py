@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 import requests
 from etcd3gw import Etcd3Client
-from etcd3gw.exceptions import Etcd3Exception
+from etcd3gw.exceptions import ConnectionFailedError, ConnectionTimeoutError, Etcd3Exception
 
 from penstock.causes import unreached
 from penstock.checkpoints.config import CheckpointConfig
@@ -31,7 +31,8 @@ from penstock.ports import Checkpoint, Kept
 PREFIX: Final = "/penstock/checkpoints/"
 """Followed by the instance's name."""
 _API: Final = "/v3/"
-_REFUSED: Final = range(400, 500)
+_NO_ANSWER: Final = (ConnectionFailedError, ConnectionTimeoutError)
+_FULL: Final = "database space exceeded"
 Answer = TypeVar("Answer")
 
 
@@ -210,9 +211,19 @@ class _Member:
 
     def _unavailable(self, error: Exception) -> CheckpointUnavailableError:
         host, port = self._url.hostname or "", self._url.port or 2379
-        found = unreached(host, port, error)
-        why = found.what if found else f"{host}:{port} does not answer ({type(error).__name__})"
         remedy = "Is one of [checkpoint] endpoints up, and https if it says so?"
+        if found := unreached(host, port, error):
+            why = found.what
+        elif isinstance(error, Etcd3Exception) and not isinstance(error, _NO_ANSWER):
+            full = _FULL in _detail(error)
+            why = f"{host}:{port} {'has no space left' if full else 'answers with an error'}"
+            remedy = (
+                "Compact and defragment it, then run `etcdctl alarm disarm`."
+                if full
+                else f"See the log of etcd: it is {type(error).__name__} to its client."
+            )
+        else:
+            why = f"{host}:{port} does not answer ({type(error).__name__})"
         return CheckpointUnavailableError(
             f"etcd: {why}. Capture goes on, the positions in the log are safe, and publishing is "
             f"tried again. {remedy}",

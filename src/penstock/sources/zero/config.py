@@ -86,6 +86,7 @@ class ZeroSourceConfig(Config):
         try:
             parts = urlsplit(url.get_secret_value())
             valid = parts.scheme in _SCHEMES and bool(parts.hostname) and parts.port != 0
+            (parts.hostname or "").encode("idna")  # as whoever looks it up does
         except ValueError:
             raise ValueError("it is no URL; write wss://host/changes/v0/stream") from None
         if not valid:

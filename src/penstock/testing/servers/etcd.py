@@ -41,9 +41,11 @@ class EtcdServer(Server):
     NAME = "etcd"
     PORTS = 2
 
-    def __init__(self, *, tls: EtcdTls | None = None) -> None:
+    def __init__(self, *, tls: EtcdTls | None = None, quota_bytes: int = 0) -> None:
+        """`quota_bytes` is how large its database may grow; 0: as large as etcd lets it."""
         super().__init__()
         self._tls = tls
+        self._quota_bytes = quota_bytes
 
     @property
     def endpoint(self) -> str:
@@ -65,6 +67,7 @@ class EtcdServer(Server):
             *("--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer),
             # Our servers die by signals, never by a power cut.
             *("--initial-cluster", f"n1={peer}", "--unsafe-no-fsync"),
+            *("--quota-backend-bytes", str(self._quota_bytes)),
             *(self._tls.arguments if self._tls is not None else ()),
         ]
 
