@@ -290,12 +290,13 @@ def test_a_batch_that_begins_while_the_query_is_stopped_is_left_out_without_an_e
 
     def merge(*given: Any, **named: Any) -> Any:
         stop.set()
+        lock.contended.wait(PATIENCE_SECONDS)  # by whoever stops
+        lock.contended.clear()
         return merge_staged(*given, **named)
 
     def exception(query: StreamingQuery) -> None:
         stopped.append(query)
-        lock.contended.clear()
-        lock.contended.wait(PATIENCE_SECONDS)
+        lock.contended.wait(PATIENCE_SECONDS)  # by the next batch
 
     monkeypatch.setattr("penstock.spark.run._Runner.__init__", make)
     monkeypatch.setattr("penstock.spark.tables.merge_staged", merge)

@@ -367,11 +367,13 @@ class _Runner:
         with scratch_folder() as checkpoint:
             started = Future["StreamingQuery"]()
             apply = self._apply(Path(checkpoint), started)
-            query = in_turn(
-                lambda: self._start(after, Path(checkpoint), apply, once=once), self._stopping
-            )
-            started.set_result(query)
+
+            def start() -> "StreamingQuery":
+                started.set_result(self._start(after, Path(checkpoint), apply, once=once))
+                return started.result()
+
             try:
+                query = in_turn(start, self._stopping)
                 while query.isActive and not self._stopping.is_set():
                     query.awaitTermination(_LOOK_SECONDS)  # type: ignore[arg-type]
                     self._load_on(once=once)
@@ -384,8 +386,9 @@ class _Runner:
                     return
                 raise own from error
             finally:
-                with suppress(*LOST):  # it has stopped with its JVM
-                    query.stop()
+                if started.done():
+                    with suppress(*LOST):  # it has stopped with its JVM
+                        started.result().stop()
         if self._raised is not None:
             raise self._raised
         try:
