@@ -60,7 +60,8 @@ def event_of(entry: dict[str, Any], config: SteppedPipelineConfig) -> Event | No
         said = msgspec.json.decode(entry["full_document"])
     named = said.get("to") or {}
     to = (str(named.get("coll", "")), str(named.get("db", ""))) if named else None
-    captured = said.get("targetCaptured") is not False
+    # Rows that are copied next are none that went from the old name to the new one.
+    captured = said.get("targetCaptured") is not False and not said.get("rowsFollow")
     may_hand_over = to is not None and captured and _follows(config, to[0])
     return Event(
         sequence=entry["sequence"],
