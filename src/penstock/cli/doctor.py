@@ -37,6 +37,8 @@ class Finding(Check, frozen=True, kw_only=True):
         )
 
 
+_FOUND: Final = "lost+found"
+"""What a file system has at its root, for root alone."""
 _MARKS: Final = {
     Level.OK: "[green]ok     [/]",
     Level.WARNING: "[yellow]warning[/]",
@@ -214,8 +216,8 @@ def _unwritable(folder: Path) -> str | None:
 def _unwritable_file(log: Path) -> str | None:
     """Which part of a log that is there this user may not write to; None where there is none."""
     for place in log.rglob("*"):
-        kept = place.suffix in {".mdb", ".lock"} or place.is_dir()
-        if kept and not os.access(place, os.W_OK):
+        kept = place.suffix in {".mdb", ".lock"} or (place.is_dir() and place.name != _FOUND)
+        if kept and place.exists() and not os.access(place, os.W_OK):
             return f"this user may not write to {place}, or it is mounted read-only"
     return None
 
