@@ -14,7 +14,6 @@ from penstock.errors import PenstockError
 from penstock.ports import LogReader
 from penstock.serve.access import Access
 from penstock.serve.captures.service import CaptureService
-from penstock.serve.config import ServeConfig
 from penstock.serve.consumers import Consumers
 from penstock.serve.counted import begin_counting
 from penstock.serve.health import Facts, Health, health
@@ -124,9 +123,10 @@ class Page:
             batch_bytes_max=lambda: self._serve.batch_bytes_max,
         )
 
-    def configure(self, config: ServeConfig) -> None:
-        """Answer by the limits of `config` from now on."""
-        self._serve = config
+    def configure(self, settings: Settings) -> None:
+        """Answer by the limits of `settings` from now on, and count for its sources."""
+        begin_counting(settings.sources)
+        self._serve = settings.serve
 
     async def _ask(self, name: str) -> dict[str, Any] | None:
         """What capture answers; None if it does not."""

@@ -159,7 +159,7 @@ async def serve(
         if reloads is not None:
             reloads.on_reload(take_captures)
             reloads.on_reload(lambda after: grpc.configure(after.serve))
-            reloads.on_reload(lambda after: page.configure(after.serve))
+            reloads.on_reload(page.configure)
         flight.start()
         # Waits for reads under way, which end at their next batch.
         stack.push_async_callback(asyncio.to_thread, flight.stop)
