@@ -9,7 +9,8 @@ from enum import Enum, auto
 from errno import ECONNREFUSED
 from typing import Final, NamedTuple
 
-_NUMBER: Final = re.compile(r"\[Errno (-?\d+)\]")
+_NUMBER: Final = re.compile(r"\[Errno (\d+)\]")
+"""The system's; those below 0 are of names, and come as errors of their own."""
 
 
 class Outlook(Enum):
