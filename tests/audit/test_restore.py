@@ -14,9 +14,11 @@ import pymysql
 import pytest
 from deltalake import DeltaTable
 
+from penstock.audit.fold import Table
 from penstock.audit.points import Place
 from penstock.audit.trail import Trail
 from penstock.cli.restore_asked import Asked
+from penstock.cli.restore_sql import filling
 from penstock.cli.restoring import undone_to
 from penstock.errors import AuditError, PenstockError
 from penstock.sources.mysql.connection import Connected
@@ -317,6 +319,48 @@ async def by_files(audited: Audited, mariadb: MariaDbServer, db: Connected, tmp_
     run(db, "DELETE FROM d.pairs", "INSERT INTO d.keyless VALUES ('x', 1, 1, NULL)")
     by_client(tmp_path / "blind.sql")
     assert differing(db, "d", "ref1") == []
+
+
+@pytest.mark.parametrize(
+    ("column", "may"),
+    [
+        ("b INT AS (a)", True),
+        ("b INT GENERATED ALWAYS AS /* so */ (a) STORED", True),
+        ("b INT AS -- so\n(a)", True),
+        ("b TIMESTAMP(6) GENERATED ALWAYS AS ROW START", True),
+        ("b INT COMMENT 'as (a)'", False),
+        ("b INT /* as (a) */", False),
+        ("`as` INT, `b(` INT", False),
+        ("b CHAR(1) DEFAULT (CAST(a AS CHAR))", False),
+    ],
+)
+def test_columns_that_a_server_computes_are_told_by_the_words_of_a_definition(
+    column: str, *, may: bool
+) -> None:
+    """Of a server that is not asked: it refuses values for them, or passes them over."""
+    statement = f"CREATE TABLE t (a INT, {column})"
+    table = Table(name=("d", "t"), began="created", at=1, ts=0, statement=statement, keyless=True)
+    if may:
+        with pytest.raises(AuditError, match=r"d\.t has columns that the server computes"):
+            list(filling(table, table.name, None))
+    else:
+        assert list(filling(table, table.name, None)) == []
+
+
+@pytest.mark.parametrize(
+    ("column", "may"),
+    [("j JSON", True), ("`json` INT", False), ("a2 INT COMMENT 'like JSON'", False)],
+)
+def test_columns_of_documents_are_told_by_the_words_of_a_definition(
+    column: str, *, may: bool
+) -> None:
+    statement = f"CREATE TABLE t (a INT, {column})"
+    table = Table(name=("d", "t"), began="created", at=1, ts=0, statement=statement, of_mysql=True)
+    if may:
+        with pytest.raises(AuditError, match=r"d\.t is a table of MySQL that has JSON columns"):
+            list(filling(table, table.name, None))
+    else:
+        assert list(filling(table, table.name, None)) == []
 
 
 @pytest.mark.parametrize("sql_server", ["mysql"], indirect=True)

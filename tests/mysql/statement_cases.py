@@ -71,8 +71,14 @@ class Case(NamedTuple):
     @property
     def makes_one(self) -> bool:
         """Whether its words alone make a table."""
-        made = self.statement.startswith("CREATE")
-        return made and self.again and not (self.alike or self.written)
+        return self.makes and self.again and not (self.alike or self.written)
+
+    @property
+    def makes(self) -> bool:
+        """Whether it is a CREATE, with or without variables that are set for it."""
+        return self.statement.startswith(
+            ("CREATE", "SET STATEMENT max_statement_time=1 FOR CREATE")
+        )
 
     @property
     def known(self) -> Virtual:
@@ -397,6 +403,5 @@ CASES = [
         "SET STATEMENT max_statement_time=1 FOR CREATE TABLE t (a INT AS (1) VIRTUAL)",
         [Created(T)],
         (T, frozenset("a")),
-        again=False,
     ),
 ]

@@ -94,7 +94,6 @@ def it_is_said_again_of_tables_that_are_elsewhere_or_refused(case: Case) -> None
 def records(case: Case) -> Iterator[tuple[dict[str, Any], Sequence[Said] | None]]:
     """What a trail has of a statement, with what the one that does it again is to do; None: it is
     refused."""
-    makes = case.statement.startswith("CREATE")
     for effect in case.effects:
         said: dict[str, Any]
         done: Sequence[Said] | None = [effect]
@@ -102,7 +101,7 @@ def records(case: Case) -> Iterator[tuple[dict[str, Any], Sequence[Said] | None]
             case Created() | Altered() | Ensured():
                 operation = "create" if isinstance(effect, Created) else "modify"
                 said = {"operation": operation, "statement": case.statement}
-                is_own = makes or operation == "modify"
+                is_own = case.makes or operation == "modify"
                 done = case.effects if is_own and case.again and not case.written else None
             case Dropped():
                 said = {"operation": "drop"}

@@ -74,6 +74,23 @@ def test_a_statement_is_read_in_the_mode_in_which_it_was_written(
     assert restate(statement, sqlMode=modes) == expected
 
 
+@pytest.mark.parametrize(
+    ("statement", "expected"),
+    [
+        ("ALTER TABLE t ADD x INT", "ALTER TABLE `new_d`.`t` ADD x INT"),
+        ("DROP INDEX i ON e.t", "DROP INDEX i ON `new_e`.`t`"),
+    ],
+)
+def test_variables_that_are_set_for_a_statement_stay_before_it(
+    statement: str, expected: str
+) -> None:
+    """MariaDB logs them with it: an ALTER TABLE that waits for its lock no longer than that."""
+    given = "SET STATEMENT lock_wait_timeout=1, sql_mode=@d.for FOR "
+    assert restate(given + statement) == given + expected
+    with pytest.raises(UnclearStatementError, match="begins with nothing"):
+        restate(given.removesuffix("FOR "))
+
+
 def test_what_two_bars_were_is_refused_where_no_mode_is_said() -> None:
     """A trail of before does not say it."""
     with pytest.raises(UnclearStatementError, match="sql_mode is not known"):

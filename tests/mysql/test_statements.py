@@ -113,6 +113,7 @@ STATEMENTS: list[tuple[str, list[Said]]] = [
     ("# a comment\nLOAD DATA INFILE 'x' INTO TABLE a", [RowsAsStatement("LOAD")]),
     ("SET STATEMENT max_statement_time=1 FOR INSERT INTO a VALUES (1)", [RowsAsStatement("INSERT")]),  # noqa: E501
     ("SET STATEMENT lock_wait_timeout=1 FOR DROP TABLE a", [Dropped(A)]),
+    ("SET STATEMENT sql_mode=@d.for FOR DROP TABLE a", [Dropped(A)]),
     ("/*!50003 CREATE TABLE a (id INT) */", [Created(A)]),
     ("/*M!100300 DROP TABLE a */", [Dropped(A)]),
     ("/*!40000 ALTER TABLE `a` DISABLE KEYS */", [Altered(A)]),

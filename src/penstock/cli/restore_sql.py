@@ -1,10 +1,10 @@
 """Statements of a restoration: for a server that nobody looked at, a replay, and a file."""
 
 import os
-import re
 import stat
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from itertools import pairwise
 from pathlib import Path
 from typing import Final, TextIO, TypeVar
 
@@ -14,6 +14,7 @@ from penstock.audit.trail import Document, Trail
 from penstock.cli.restore_asked import Asked
 from penstock.cli.restoring import Tick, refuse_doubts
 from penstock.errors import AuditError, ConfigError
+from penstock.mysql_sql.tokens import significant, tokens
 from penstock.sources.mysql.restoring import sql
 from penstock.sources.mysql.restoring.columns import ServerTable, quoted
 from penstock.sources.mysql.restoring.ddl import Restated, UnclearStatementError, recreated
@@ -22,9 +23,8 @@ from penstock.sources.mysql.restoring.server import Failure, Server
 from penstock.sources.mysql.restoring.sql import BEGIN, COMMIT, HEAD, Statement, UnfitError
 
 T = TypeVar("T")
-_JSON: Final = re.compile(r"\b(JSON|LIKE|SELECT)\b", re.IGNORECASE)
-"""What may give a table such a column."""
-_COMPUTES: Final = re.compile(r"\bAS\s*\(", re.IGNORECASE)
+_GIVES_JSON: Final = frozenset({"JSON", "LIKE", "SELECT"})
+"""What may give a table a column of JSON."""
 
 
 def created(table: Table, asked: Asked) -> Restated | None:
@@ -43,7 +43,7 @@ def filling(table: Table, name: Name, facts: ServerTable | None) -> Iterator[Sta
     Raises AuditError where it may have columns that the server computes, or JSON of MySQL, and
     nobody can be asked.
     """
-    if facts is None and _COMPUTES.search(table.statement):
+    if facts is None and _computes(table):
         raise AuditError(
             f"{'.'.join(table.name)} has columns that the server computes, and which ones is asked "
             f"of the server that has the table. Nothing was written. Name it (--target), or "
@@ -61,7 +61,16 @@ def filling(table: Table, name: Name, facts: ServerTable | None) -> Iterator[Sta
 
 def _has_documents(table: Table) -> bool:
     """Whether a table of MySQL may have JSON columns, as far as its statement says."""
-    return not table.statement or bool(table.shape) or bool(_JSON.search(table.statement))
+    return not table.statement or bool(table.shape) or not _GIVES_JSON.isdisjoint(_words(table))
+
+
+def _computes(table: Table) -> bool:
+    """Whether a table may have columns that its server computes: AS (a + b), AS ROW START."""
+    return any(one == "AS" and two in {"(", "ROW"} for one, two in pairwise(_words(table)))
+
+
+def _words(table: Table) -> list[str]:
+    return [one.word for one in significant(tokens(table.statement, table.sql_mode or ""))]
 
 
 def alone(tables: list[Table], asked: Asked) -> Iterator[Statement]:

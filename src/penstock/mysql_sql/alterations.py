@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 
 from msgspec import Struct
 
-from penstock.mysql_sql.tokens import Token, significant, tokens
+from penstock.mysql_sql.tokens import Token, body, significant, tokens
 
 
 class Renaming(Struct, frozen=True):
@@ -32,11 +32,8 @@ class Alteration(Struct, frozen=True):
 def alteration(statement: str, sql_mode: str = "") -> Alteration:
     """What a statement does to columns that were there; `sql_mode` has the modes that it was
     written in, with commas between them."""
-    found = significant(tokens(statement, sql_mode))
+    found = body(significant(tokens(statement, sql_mode)))
     reader = _Reader(found)
-    if reader.take("SET", "STATEMENT"):
-        while reader.more and not reader.take("FOR"):
-            reader.skip()
     if not reader.take("ALTER"):
         return Alteration()
     while reader.take("ONLINE") or reader.take("IGNORE"):

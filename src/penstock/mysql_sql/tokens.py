@@ -11,8 +11,9 @@ Source: the documentation of MySQL and MariaDB, "Schema Object Names" and "Ident
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import cache
+from itertools import pairwise
 from typing import Final, Literal, cast
 
 from msgspec import Struct
@@ -142,6 +143,17 @@ def tokens(statement: str, sql_mode: str = "", *, runs: Runs = "all") -> list[To
 def significant(found: Iterable[Token]) -> list[Token]:
     """The tokens without white space and comments."""
     return [one for one in found if one.kind not in {"space", "comment", "run"}]
+
+
+def body(said: Sequence[Token]) -> Sequence[Token]:
+    """The statement that `SET STATEMENT ... FOR` of MariaDB runs, and all of any other statement;
+    empty where nothing is run. `said` are `significant`."""
+    if [one.word for one in said[:2]] != ["SET", "STATEMENT"]:
+        return said
+    for at, (before, one) in enumerate(pairwise(said), 2):
+        if one.word == "FOR" and before.text != ".":
+            return said[at:]
+    return ()
 
 
 def plain_comments(statement: str, sql_mode: str = "") -> str:

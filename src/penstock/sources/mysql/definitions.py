@@ -7,7 +7,7 @@ Sources: the MariaDB documentation, "CREATE TABLE", "ALTER TABLE", "Generated Co
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
-from penstock.mysql_sql.tokens import Token, significant, tokens
+from penstock.mysql_sql.tokens import Token, body, significant, tokens
 from penstock.sources.mysql.statements import Name, Reader, UnclearError
 
 Virtual = frozenset[str]
@@ -29,12 +29,9 @@ def defined(
     They are None where they cannot be told; None alone is for any other statement. `known` is of
     the tables before it; `lowers` and `sql_mode` are as of `effects`.
     """
-    reader = Reader(significant(tokens(statement, sql_mode)), database, lowers=lowers)
+    reader = Reader(body(significant(tokens(statement, sql_mode))), database, lowers=lowers)
     try:
         verb = reader.word()
-        if verb == "SET" and reader.take("STATEMENT"):
-            reader.skip_to("FOR")
-            verb = reader.word()
         if verb == "CREATE":
             return _created(reader, known)
         if verb == "ALTER":

@@ -11,7 +11,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from penstock.mysql_sql.tokens import significant, tokens
+from penstock.mysql_sql.tokens import body, significant, tokens
 from penstock.sources.mysql.statements import Name, Reader, UnclearError
 
 
@@ -66,15 +66,12 @@ _APART: Final = re.compile(
 
 def written(statement: str, *, database: str, lowers: bool = False, sql_mode: str = "") -> Written:
     """What a statement changes; `database`, `lowers` and `sql_mode` are as of `effects`."""
-    found = significant(tokens(statement, sql_mode))
+    found = body(significant(tokens(statement, sql_mode)))
     if found and found[-1].kind == "open":
         return Written()  # as of `effects`
     reader = Reader(found, database, lowers=lowers)
     try:
         verb = reader.word()
-        if verb == "SET" and reader.take("STATEMENT"):
-            reader.skip_to("FOR")
-            verb = reader.word()
         first = reader.at
         if verb == "WITH":
             verb = _behind_with(reader)

@@ -11,7 +11,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from penstock.mysql_sql.tokens import Runs, Token, significant, tokens
+from penstock.mysql_sql.tokens import Runs, Token, body, significant, tokens
 
 Name = tuple[str, str]
 """A database and a table."""
@@ -121,13 +121,13 @@ def effects(
     With `lowers`, the server keeps names in lower case, however they are written
     (lower_case_table_names). `sql_mode` has the modes that it was written in, with commas between.
     """
-    said = significant(tokens(statement, sql_mode))
+    all_of_it = significant(tokens(statement, sql_mode))
+    said = body(all_of_it)
+    if all_of_it and not said:
+        return [Unclear()]
     reader = Reader(said, database, lowers=lowers)
     try:
         verb = reader.word()
-        if verb == "SET" and reader.take("STATEMENT"):
-            reader.skip_to("FOR")
-            verb = reader.word()
         if verb in _ROW_VERBS or verb == "(":
             return [RowsAsStatement(verb)]
         found = [*_of_tables(verb, reader)] if verb in _TABLE_VERBS else []
@@ -159,7 +159,7 @@ def writes_in_place(statement: str, table: Name) -> bool:
         modes += [f"{one},MSSQL" for one in modes]
     runs: tuple[Runs, ...] = ("all", "mysql") if "/*M!" in statement else ("all",)
     return all(
-        _writes_in_place(significant(tokens(statement, one, runs=running)), table)
+        _writes_in_place(body(significant(tokens(statement, one, runs=running))), table)
         for one in modes
         for running in runs
     )
@@ -167,9 +167,6 @@ def writes_in_place(statement: str, table: Name) -> bool:
 
 def _writes_in_place(said: Sequence[Token], table: Name) -> bool:
     words = [one.word for one in said]
-    if words[:2] == ["SET", "STATEMENT"] and "FOR" in words:
-        at = words.index("FOR") + 1
-        said, words = said[at:], words[at:]
     if not words or words[0] not in {"UPDATE", "INSERT"}:
         return False
     is_update = words[0] == "UPDATE"

@@ -15,7 +15,7 @@ from itertools import accumulate, pairwise
 from typing import Any, Final, NamedTuple
 
 from penstock.audit.fold import Name, name_of
-from penstock.mysql_sql.tokens import Token, significant, tokens
+from penstock.mysql_sql.tokens import Token, body, significant, tokens
 from penstock.sources.mysql.restoring.columns import quoted
 from penstock.sources.mysql.statements import queries
 
@@ -78,7 +78,7 @@ def recreated(statement: str, modes: str | None, made_as: Name, name: Name, to: 
     Raises UnclearStatementError; also for one that makes a table like another, which is what that
     one was then.
     """
-    said = significant(tokens(statement, modes or ""))
+    said = body(significant(tokens(statement, modes or "")))
     if any(_makes_alike(said, at, depth) for at, depth in enumerate(_depths(said))):
         raise UnclearStatementError("a statement that makes a table like another")
 
@@ -87,7 +87,7 @@ def recreated(statement: str, modes: str | None, made_as: Name, name: Name, to: 
 
     text = _renamed(statement, modes, made_as[0], elsewhere, makes=True)
     # The table is made only where there is none, so nothing is to be replaced.
-    words = significant(tokens(text, modes or ""))
+    words = body(significant(tokens(text, modes or "")))
     if [one.word for one in words[:3]] == ["CREATE", "OR", "REPLACE"]:
         text = text[: words[1].start] + text[words[2].end :].lstrip()
     return Restated(text, modes or "")
@@ -132,14 +132,15 @@ def _renamed(
     pairs = pairwise(words)
     if modes is None and any(a.word == b.word == "|" and a.end == b.start for a, b in pairs):
         raise UnclearStatementError("a statement with ||, in a session whose sql_mode is not known")
-    verb = words[0].word if words else ""
-    if verb not in {"CREATE", "ALTER", "DROP"}:
-        # None, SET STATEMENT ... FOR, and what a future server may write.
-        raise UnclearStatementError(f"a statement that begins with {verb or 'nothing'}")
-    if words[-1].kind == "open":
+    if words and words[-1].kind == "open":
         raise UnclearStatementError("a statement with a quote or comment that does not end")
     if any(one.word == "?" for one in words):
         raise UnclearStatementError("a statement that was captured without its values")
+    words = [*body(words)]
+    verb = words[0].word if words else ""
+    if verb not in {"CREATE", "ALTER", "DROP"}:
+        # None, and what a future server may write.
+        raise UnclearStatementError(f"a statement that begins with {verb or 'nothing'}")
     if makes and not _makes_a_table(words):
         # That of another table, a part of which it was: ALTER TABLE ... CONVERT PARTITION.
         raise UnclearStatementError(f"a table that was made by {verb}")
