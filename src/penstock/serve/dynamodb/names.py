@@ -58,15 +58,19 @@ class Names(Struct, frozen=True):
             raise _invalid_resource(given)
         _, _, service, region, account, resource = parts
         if service != "dynamodb" or account != self.account:
-            raise WireError(
-                "AccessDeniedException",
-                f"User: arn:aws:iam::{self.account}:root is not authorized to perform: "
-                f"dynamodb:{operation} on resource: {given[:200]}",
-            )
+            raise self.denied(given, operation)
         kind, _, table = resource.partition("/")
         if region != self.region or kind != "table" or not is_offered(table):
             raise _invalid_resource(given)
         return table
+
+    def denied(self, resource: str, operation: str) -> WireError:
+        """An operation that may not be done to a resource."""
+        return WireError(
+            "AccessDeniedException",
+            f"User: arn:aws:iam::{self.account}:root is not authorized to perform: "
+            f"dynamodb:{operation} on resource: {resource[:200]}",
+        )
 
 
 def _invalid_resource(given: str) -> WireError:

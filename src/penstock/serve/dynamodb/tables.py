@@ -196,9 +196,14 @@ def untag_resource(endpoint: Endpoint, request: dict[str, Any]) -> dict[str, Any
 
 
 def list_tags_of_resource(endpoint: Endpoint, request: dict[str, Any]) -> dict[str, Any]:
-    """The tags of a table."""
+    """The tags of a table. As the service: those of one that is not there are denied."""
+    arn, operation = request["ResourceArn"], "ListTagsOfResource"
+    name = endpoint.names.resource_name(arn, operation)
     with endpoint.store.view() as inside:
-        table = _of_arn(endpoint, inside, request, "ListTagsOfResource")
+        try:
+            table = endpoint.table(inside, name)
+        except WireError:
+            raise endpoint.names.denied(arn, operation) from None
         tags = settings_of(inside.beside(table)).tags
     return {"Tags": [{"Key": key, "Value": value} for key, value in tags.items()]}
 
@@ -218,9 +223,9 @@ def _put_tags(
 
 
 def _of_arn(
-    endpoint: Endpoint, inside: View | Transaction, request: dict[str, Any], operation: str
+    endpoint: Endpoint, inside: Transaction, request: dict[str, Any], operation: str
 ) -> Table:
-    """The table of a ResourceArn. One of another account, or no table's, belongs to nobody here."""
+    """The table of a ResourceArn, whose tags are to change."""
     arn = request["ResourceArn"]
     table = endpoint.names.resource_name(arn, operation)
     try:
