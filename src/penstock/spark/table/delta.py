@@ -270,6 +270,8 @@ class Table:
         if self.version == before:
             # No row was changed, so nothing was committed; how far it has come is to be stored.
             self.append(_fresh(changes.slice(0, 0)), stamp)
+        elif self._name:
+            _state_name(delta, self._name)
 
     def insert(self, changes: pa.Table, stamp: Stamp) -> None:
         """As `merge`, where the table has no row of these keys: none of it is read."""
@@ -541,8 +543,8 @@ def create_table(
 
 
 def _state_name(delta: DeltaTable, name: str) -> None:
-    """Have the table's log call it that: delta-rs forgets it where a merge adds columns. Raises as
-    `state_statistics`."""
+    """Have the table's log call it that: delta-rs forgets it where a merge adds columns, behind
+    which a kill may come. Raises as `state_statistics`."""
     if delta.metadata().name != name:
         once = CommitProperties(max_commit_retries=0)
         commit(delta, lambda delta: delta.alter.set_table_name(name, commit_properties=once))
