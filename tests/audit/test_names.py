@@ -4,7 +4,9 @@ from typing import Any
 
 import pytest
 
-from penstock.audit.names import Called, other_names
+from penstock.audit.names import Called, other_names, unmatched
+from penstock.audit.trail import Trail
+from tests.audit.support import row, text, write
 
 END = (1 << 63) - 1
 
@@ -63,3 +65,26 @@ def test_a_name_that_another_table_has_later_does_not_join_the_two(ended: list[A
 def test_a_table_that_was_emptied_is_the_same_one() -> None:
     emptied = said(3, "drop", "b", truncated=True), said(3, "create", "b", truncated=True)
     assert found("a", said(2, "rename", "a", "b"), *emptied) == {("b", 2, END)}
+
+
+@pytest.mark.server
+def test_names_that_a_trail_has_no_record_of_are_told_with_the_nearest(trail: Trail) -> None:
+    """A table is known by a record, or by a statement that gave it its name."""
+    renamed = text({"statement": "-", "to": {"db": "db", "coll": "orders_old"}})
+    write(
+        trail,
+        [
+            row(1, after={"id": 1}),
+            row(2, after={"id": 1}, collection="clients"),
+            row(3, after={"id": 1}, database="else", collection="clients"),
+            row(4, kind=3, operation_type="rename", full_document=renamed),
+        ],
+    )
+    told = [("db", "orders"), ("db", "orders_old"), ("else", None), (None, "clients"), (None, None)]
+    assert unmatched(trail, told) == []
+    assert unmatched(trail, [("db", "ordrs"), ("els", None), (None, "client"), ("x", "y")]) == [
+        "table 'db.ordrs' matches nothing of the trail; the nearest are db.orders",
+        "database 'els' matches nothing of the trail; the nearest are else",
+        "table 'client' matches nothing of the trail; the nearest are clients",
+        "table 'x.y' matches nothing of the trail",
+    ]

@@ -236,6 +236,30 @@ def test_what_an_erasure_leaves_and_says_is_shown(
     assert query(capsys, config, "--op", "sys").out.splitlines()[1].split() == own.split()
 
 
+def test_a_table_that_the_trail_has_no_record_of_is_told_by_every_command(
+    capsys: pytest.CaptureFixture[str], config: str, trail: Trail, tmp_path: Path
+) -> None:
+    write(trail, commit_of(1, 3))
+    told = "table 'db.ordrs' matches nothing of the trail; the nearest are db.orders"
+
+    def err(command: str, *options: str, code: int = 0) -> str:
+        done = penstock(capsys, "audit", command, "trail", "--config", config, *options)
+        assert done.code == code, done.err
+        return " ".join(done.err.split())
+
+    erasure = ("--pk", '{"id":2}', "--reason", "asked for", "--dry-run")
+    assert told in err("erase", "--table", "db.ordrs", *erasure)
+    assert told in err("query", "--db", "db", "--table", "ordrs", "--json")
+    assert told in err("retain", "--table", "db.ordrs", "--days", "1", "--without-archive")
+    until = ("--until", "head", "--output", str(tmp_path / "x.sql"))
+    assert told in err("restore", "--table", "db.ordrs", *until, code=7)
+    assert "no table of dp was there at record 3" in err("restore", "--db", "dp", *until, code=7)
+    archived = ("--before", "2099-01-01", "--to", str(tmp_path))
+    assert told in err("archive", "--table", "db.ordrs", *archived)
+    assert "matches nothing" not in err("erase", "--table", "db.orders", *erasure)
+    assert "matches nothing" not in err("query", "--table", "db.orders", "--op", "d")
+
+
 @pytest.mark.parametrize("unbuffered", ["", "1"])
 @pytest.mark.parametrize("form", ["table", "csv", "jsonl", "--help"])
 def test_what_finds_no_room_is_said_in_a_sentence(

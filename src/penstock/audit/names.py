@@ -11,9 +11,10 @@ from typing import Any, Final
 from bson.int64 import Int64
 from msgspec import Struct
 
+from penstock import checks
 from penstock.audit.fold import EXACT, Name, name_of, said_of
 from penstock.audit.reading import Reader
-from penstock.audit.trail import Document
+from penstock.audit.trail import Document, Trail
 from penstock.errors import AuditError
 
 _TELLING: Final = ("create", "drop", "dropDatabase", "rename")
@@ -109,6 +110,55 @@ def other_names(name: Name, statements: Iterable[Mapping[str, Any]]) -> Iterator
     for life in lives.all:
         if any(one.name == name for one in life):
             yield from (one for one in life if one.name != name)
+
+
+def unmatched(trail: Trail, asked: Iterable[tuple[str | None, str | None]]) -> list[str]:
+    """A sentence for each database and table (either may be None: any) of which a trail has no
+    record, with the nearest names that it has; what archives have is not looked at."""
+    missing = [one for one in asked if one != (None, None) and not _is_told(trail, *one)]
+    if not missing:
+        return []
+    names = list(_all(trail))
+    found: list[str] = []
+    for db, tbl in missing:
+        if tbl is None:
+            setting, wanted, there = "database", str(db), {one for one, _ in names}
+        elif db is None:
+            setting, wanted, there = "table", tbl, {one for _, one in names}
+        else:
+            setting, wanted, there = "table", f"{db}.{tbl}", {".".join(one) for one in names}
+        found += checks.unmatched(
+            [(setting, wanted)], there, there.__contains__, what="of the trail"
+        )
+    return found
+
+
+def _is_told(trail: Trail, db: str | None, tbl: str | None) -> bool:
+    named = {"db": db, "tbl": tbl}
+    own = {f"meta.{member}": name for member, name in named.items() if name is not None}
+    if trail.records.find_one(own, {"_id": 1}) is not None:
+        return True
+    to = {"db": db, "coll": tbl}
+    renamed: Document = {"op": "ddl", "said.operation": "rename"}
+    renamed |= {f"said.to.{member}": name for member, name in to.items() if name is not None}
+    return trail.records.find_one(renamed, {"_id": 1}) is not None
+
+
+def _all(trail: Trail) -> Iterator[Name]:
+    """The names of the tables of which a trail has records: a look into its index for each."""
+    names: Document = {"meta.db": {"$type": "string"}, "meta.tbl": {"$type": "string"}}
+    wanted = names
+    while True:
+        found = trail.records.find_one(
+            wanted, {"meta.db": 1, "meta.tbl": 1}, sort=[("meta.db", 1), ("meta.tbl", 1)]
+        )
+        if found is None:
+            return
+        db, tbl = name_of(found)
+        if tbl:
+            yield db, tbl
+        later = [{"meta.db": db, "meta.tbl": {"$gt": tbl}}, {"meta.db": {"$gt": db}}]
+        wanted = names | {"$or": later}
 
 
 class _Lives:

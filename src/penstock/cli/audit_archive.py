@@ -19,6 +19,7 @@ from penstock.cli.audit_verify import (
     opened,
     say,
 )
+from penstock.cli.trails import say_unmatched
 from penstock.errors import RequestError
 
 _DAY_MS = 86_400_000
@@ -56,14 +57,11 @@ def archive(
     from penstock.audit.archiving import archive as write
     from penstock.audit.names import table_of
 
+    of = None if table is None else table_of(table)
     with opened(config, name, as_json=as_json) as (trail, patience):
-        done = write(
-            trail,
-            patience,
-            before_ms=_moment(before, trail.config.tz),
-            table=None if table is None else table_of(table),
-            to=to,
-        )
+        done = write(trail, patience, before_ms=_moment(before, trail.config.tz), table=of, to=to)
+        if of is not None:
+            say_unmatched(trail, [(of.db, of.tbl)], patience)
     if as_json:
         output.emit(to_builtins(done))
     elif done.folder is None:
@@ -105,10 +103,13 @@ def retain(
 
     if bool(archived) == without_archive:
         raise RequestError("name the --archive, or say --without-archive. Nothing was removed.")
+    of = None if table is None else table_of(table)
     with opened(config, name, as_json=as_json) as (trail, patience):
+        if of is not None:
+            say_unmatched(trail, [(of.db, of.tbl)], patience)
         archives = archives_of(archived, trail.source)
         done = Retirer(trail, patience, archives, take_over=take_over).retire(
-            None if table is None else table_of(table),
+            of,
             before_ms=patience.call(trail.now_ms) - int(days * _DAY_MS),
             reason=reason,
             by=by or getuser(),

@@ -16,6 +16,7 @@ from penstock.cli.audit_verify import (
     opened,
     say,
 )
+from penstock.cli.trails import say_unmatched
 from penstock.errors import RequestError
 
 
@@ -93,6 +94,9 @@ def erase(
             broken=broken,
             dry_run=dry_run,
         )
+        if not done.records:
+            erased = table_of(table)
+            say_unmatched(trail, [(erased.db, erased.tbl)], patience)
     if as_json:
         output.emit(to_builtins(done))
         return

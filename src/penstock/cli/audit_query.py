@@ -85,7 +85,7 @@ def command(
     Where there are more, the cursor of the next page is written to stderr; in ascending order
     always, for there may be more later. Nothing that is half written is ever shown.
     """
-    from penstock.cli.trails import open_trail
+    from penstock.cli.trails import open_trail, say_unmatched
 
     form = _format(format_, as_json=as_json, canonical=canonical, wide=wide)
     which = _order(order)
@@ -124,6 +124,8 @@ def command(
         else:
             asked.limit = limit or _SHOWN
             _write_table(asked, wide=wide)
+        if asked.found_nothing and after is None:
+            say_unmatched(trail, [(filters.database, filters.table)])
         sys.stdout.flush()
         _say_next(asked.next(), as_json=as_json)
 
@@ -183,6 +185,11 @@ class _Asked:
                 return
             yield record
             self._shown = int(record["at"])
+
+    @property
+    def found_nothing(self) -> bool:
+        """Whether no record was written."""
+        return self._shown is None
 
     def next(self) -> "Cursor | None":
         """Where the next page begins; None if there can be none."""

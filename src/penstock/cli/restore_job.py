@@ -19,6 +19,7 @@ from penstock.cli.config import Settings, missing_extra
 from penstock.cli.restore_asked import DOUBTS, Asked, Written
 from penstock.cli.restoring import Tick
 from penstock.cli.steps import Doing, steps
+from penstock.cli.trails import say_unmatched
 from penstock.errors import AuditError, ConfigError
 
 if TYPE_CHECKING:
@@ -87,6 +88,7 @@ class Job:
         with closing(Trail(source, kept)) as trail, _translating(trail):
             job = cls(trail, asked, target=target, as_json=as_json)
             job._head = restoring.head_of(trail)
+            say_unmatched(trail, [*((db, None) for db in asked.databases), *asked.tables])
             yield job
 
     def place(self, text: str, *, before: bool = False) -> Place:

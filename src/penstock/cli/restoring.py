@@ -63,6 +63,12 @@ def state_at(
                 f"{'.'.join(name)} was not there at record {place.at}, as far as the trail says. "
                 f"Nothing was changed. `penstock audit query --table` shows when it was."
             )
+    for database in asked.databases:
+        if not any(one == database for one, _ in there):
+            raise AuditError(
+                f"no table of {database} was there at record {place.at}, as far as the trail says. "
+                f"Nothing was changed. `penstock audit query --db` shows when one was."
+            )
     doubts: list[Doubt] = []
     gone = absent(trail, after=0, until=place.at, head=head)
     for table in tables:

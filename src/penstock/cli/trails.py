@@ -1,15 +1,18 @@
 """The audit trail of a pipeline, for the commands that look at one."""
 
-from collections.abc import Generator
+from collections.abc import Generator, Iterable
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from penstock.cli import output
 from penstock.cli.config import Settings, load, missing_extra, near
 from penstock.errors import ConfigError
 
 if TYPE_CHECKING:
     from penstock.audit.config import TrailConfig
+    from penstock.audit.outages import Patience
     from penstock.audit.trail import Trail
 
 
@@ -29,6 +32,19 @@ def trail_config(settings: Settings, name: str) -> "tuple[str, TrailConfig]":
             f"Nothing was done."
         )
     return pipeline.source, pipeline
+
+
+def say_unmatched(
+    trail: "Trail",
+    asked: Iterable[tuple[str | None, str | None]],
+    patience: "Patience | None" = None,
+) -> None:
+    """Tell people of each database and table (None: any) that the trail has no record of."""
+    from penstock.audit.names import unmatched
+
+    look = partial(unmatched, trail, list(asked))
+    for sentence in look() if patience is None else patience.call(look):
+        output.stderr().print(sentence, style="yellow", markup=False)
 
 
 @contextmanager
