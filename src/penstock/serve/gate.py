@@ -18,6 +18,7 @@ from typing import Any, Final
 import structlog
 from msgspec import Struct
 
+from penstock.accepting import stop_accepting
 from penstock.serve.arrivals import Arrivals, network_of
 from penstock.serve.config import ServeConfig
 from penstock.serve.listen import need_files
@@ -315,6 +316,7 @@ class Gate:
             lambda: _Connection(self).client, sock=self._bound, backlog=self.limits.in_all
         )
         await self._stopping.wait()
+        await stop_accepting(server)
         server.close()
         # The server is gone, and what it said last is on its way.
         with contextlib.suppress(TimeoutError):

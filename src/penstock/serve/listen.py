@@ -15,6 +15,7 @@ import uvicorn
 from msgspec import Struct
 from starlette.types import ASGIApp
 
+from penstock.accepting import stop_accepting
 from penstock.errors import ConfigError
 from penstock.serve.access.config import TlsConfig
 from penstock.serve.access.tls import http_context, load_into
@@ -42,6 +43,11 @@ class _Server(uvicorn.Server):
     @contextmanager
     def capture_signals(self) -> Generator[None]:
         yield
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        for one in self.servers:
+            await stop_accepting(one)
+        await super().shutdown(sockets)
 
 
 class HttpServer:

@@ -20,6 +20,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
+from penstock.accepting import stop_accepting
 from penstock.errors import ConfigError, PenstockError
 from penstock.store.errors import StreamClosedError
 from penstock.store.remote import requests as ask
@@ -418,6 +419,7 @@ async def serving(
         try:
             yield server
         finally:
+            await stop_accepting(accepting)
             accepting.close()
             await server.stop()
     finally:
