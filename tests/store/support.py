@@ -53,6 +53,17 @@ def with_table(db: Store, *, view: StreamViewType | None = BOTH, ttl: str | None
     return db
 
 
+def commits(db: Store) -> int:
+    """How many LMDB has kept."""
+    with db._reading() as txn:
+        return txn.id()
+
+
+def waiting(db: Store) -> int:
+    """How many writes wait to be kept together."""
+    return len(db._together._waiting)
+
+
 def told(page: Page) -> list[tuple[str, object, object]]:
     """What the records of a page say: event, item before, item after."""
     return [(str(one.event_type), one.old_image, one.new_image) for one in page.records]

@@ -1,8 +1,7 @@
 """What is answered to a request, by whatever way it came."""
 
 import json
-from collections.abc import Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,19 +31,17 @@ def test_an_update_is_built_once_and_before_other_writers_wait_for_it(
     told = list[str]()
     with opened(tmp_path) as db:
         with_table(db)
-        transact = db.transact
+        write = db.write
 
-        @contextmanager
-        def taken() -> Generator[Transaction]:
+        def taken(call: Callable[[Transaction], object]) -> object:
             told.append("taken")
-            with transact() as transaction:
-                yield transaction
+            return write(call)
 
         def checked(paths: Sequence[DocumentPath]) -> None:
             told.append("built")
             refuse_overlaps(paths)
 
-        monkeypatch.setattr(db, "transact", taken)
+        monkeypatch.setattr(db, "write", taken)
         monkeypatch.setattr(updates, "refuse_overlaps", checked)
         answer(db, decode_request(json.dumps(request_).encode()))
         assert db.get("t", {"id": "a"}) == {"id": "a", **{f"n{at}": at for at in range(50)}}

@@ -4,7 +4,10 @@ Each opens the store, does something, and closes it. All of a step comes of its 
 """
 
 import random
+import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +20,13 @@ from penstock.store import (
     Store,
     StreamViewType,
     TableNotFoundError,
+    Transaction,
     attr,
     plus,
 )
 from penstock.store.shards import ShardLimits
 from penstock.store.syncing import SyncMode
-from tests.store.support import NOW_MS, SetClock
+from tests.store.support import NOW_MS, SetClock, waiting
 
 Step = Callable[[Store, random.Random], object]
 STEP_SECONDS = 10
@@ -182,6 +186,30 @@ def _consumer(db: Store, rng: random.Random) -> None:
     db.forget_consumer("short", "gone")
 
 
+def _together(db: Store, rng: random.Random) -> None:
+    """Writes of four threads in one commit, of which one is undone and one is refused."""
+
+    def undone(transaction: Transaction) -> None:
+        transaction.put("short", item(rng, {"id": "undone"}))
+        transaction.put("none", {"id": "x"})
+
+    items = [item(rng, {"id": f"w{number}"}) for number in range(2)]
+    writes: list[Callable[[], object]] = [
+        partial(db.put, "short", items[0]),
+        partial(db.delete, "long", {"id": long_key(3), "at": 3}),
+        partial(db.write, undone),
+        partial(db.put, "short", {"id": "w0"}, condition=attr("id").not_exists()),
+        partial(db.put, "plain", items[1]),
+    ]
+    if not db._writable().waits:
+        return  # they are not kept together
+    with ThreadPoolExecutor(len(writes)) as pool, db.transact():
+        for number, write in enumerate(writes, 1):
+            pool.submit(write)
+            while waiting(db) < number:
+                time.sleep(0.0005)
+
+
 def _streams(db: Store, rng: random.Random) -> None:
     db.disable_stream("keys")
     db.put("keys", item(rng, {"id": b"\x04"}))
@@ -222,7 +250,7 @@ def script() -> list[Step]:
 
     begin: list[Step] = [nothing, _tables, _puts, _updates, _deletes, _batch, _transact]
     expire: list[Step] = [_expiring(7), nothing, _on_overwrite, _sweep]
-    return [*begin, *expire, _consumer, _prune, _streams, _ttls, _drop, _sweep, _forget]
+    return [*begin, *expire, _consumer, _together, _prune, _streams, _ttls, _drop, _sweep, _forget]
 
 
 def go_on(db: Store, rng: random.Random) -> None:

@@ -7,10 +7,10 @@ the bell: readers in this process hear it, and those in others over the socket b
 import os
 import threading
 import uuid
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Final, Self
+from typing import Final, Self, TypeVar
 
 from penstock import kv
 from penstock.clocks import Clock, SystemClock
@@ -32,9 +32,11 @@ from penstock.store.schema import Table
 from penstock.store.shards import ShardLimits
 from penstock.store.syncing import Syncing, SyncMode, put_back, require_mode, require_settled
 from penstock.store.times import Known, StoreTime
+from penstock.store.together import Together
 from penstock.store.transaction import Transaction
 from penstock.wake import Bell, WakeClient, WakeServer
 
+Result = TypeVar("Result")
 LOCK_NAME: Final = "store.lock"
 FREE_BYTES_MIN: Final = 64 << 20
 _BELIEVED_STEP_MS: Final = 600_000
@@ -63,6 +65,7 @@ class Engine:
         self._read_only = read_only
         self._clock = clock or SystemClock()
         self._turn = threading.Lock()
+        self._together = Together(self._writing, self._transaction)
         self._writer: int | None = None
         """The thread whose transaction is open."""
         self._life: int | None = None
@@ -236,18 +239,26 @@ class Engine:
         inside another transaction of the same thread, LogFullError when the disk is full,
         StoreSyncError once a sync has failed, and StorePointError while none can be kept.
         """
-        syncing = self._writable()
-        with self._writing() as txn:
-            transaction = self._transaction(txn)
-            try:
-                yield transaction
-                transaction.finish()
-                syncing.wrote(transaction.bytes)
-            finally:
-                transaction.end()
+        with self._writing() as txn, self._transaction(txn) as transaction:
+            yield transaction
 
-    def _transaction(self, txn: Txn) -> Transaction:
-        return Transaction(
+    def write(self, call: Callable[[Transaction], Result]) -> Result:
+        """Call with a transaction, as in a block of `transact`, and return what it returns.
+
+        Writes of several threads at once are kept together, so that they wait for the disk once;
+        those of the main thread, and of a store with `sync="none"`, are not. `call` may be called
+        in another thread, and more than once: it does nothing but with its transaction.
+        """
+        syncing = self._writable()
+        if not syncing.waits or threading.current_thread() is threading.main_thread():
+            with self.transact() as transaction:
+                return call(transaction)
+        self._check_turn()
+        return self._together.do(call)
+
+    @contextmanager
+    def _transaction(self, txn: Txn) -> Generator[Transaction]:
+        transaction = Transaction(
             self._layout,
             txn,
             state=self._state(txn),
@@ -255,6 +266,12 @@ class Engine:
             shards=self._shards,
             require_room=self._require_room,
         )
+        try:
+            yield transaction
+            transaction.finish()
+            self._writable().wrote(transaction.bytes)
+        finally:
+            transaction.end()
 
     def _state(self, txn: Txn) -> State:
         state = self._layout.state(txn)
@@ -271,12 +288,7 @@ class Engine:
     @contextmanager
     def _writer_turn(self) -> Generator[None]:
         """Nobody else writes inside."""
-        self._check_open()  # first: a fork may have copied the turn as somebody had it
-        if self._writer == threading.get_ident():
-            raise TransactionError(
-                "a transaction of this thread is open, and a store has one at a time. Nothing was "
-                "changed. Use that one's own put, update and delete."
-            )
+        self._check_turn()
         with self._turn:
             self._check_open()
             self._writer = threading.get_ident()
@@ -284,6 +296,15 @@ class Engine:
                 yield
             finally:
                 self._writer = None
+
+    def _check_turn(self) -> None:
+        """Raise what a write of this thread would wait for, for ever."""
+        self._check_open()  # first: a fork may have copied the turn as somebody had it
+        if self._writer == threading.get_ident():
+            raise TransactionError(
+                "a transaction of this thread is open, and a store has one at a time. Nothing was "
+                "changed. Use that one's own put, update and delete."
+            )
 
     @contextmanager
     def _writing(self, *, adds: bool = False) -> Generator[Txn]:

@@ -207,24 +207,26 @@ class Store(Indexes):
         expected_version: int | None = None,
     ) -> Item | None:
         """Write an item, whole; returns the one that it replaces. See `Transaction.put`."""
-        with self.transact() as transaction:
-            return transaction.put(
+        return self.write(
+            lambda transaction: transaction.put(
                 table, item, condition=condition, expected_version=expected_version
             )
+        )
 
     def update(self, table: str, key: Item) -> UpdateItem:
         """Describe changes of an item, and make them with `execute`."""
         return UpdateItem(self._update, table, key)
 
     def _update(self, described: UpdateItem) -> Updated:
-        with self.transact() as transaction:
-            return transaction.update(
+        return self.write(
+            lambda transaction: transaction.update(
                 described.table,
                 described.key,
                 described.update,
                 condition=described.only_if,
                 expected_version=described.version,
             )
+        )
 
     def delete(
         self,
@@ -235,10 +237,11 @@ class Store(Indexes):
         expected_version: int | None = None,
     ) -> Item | None:
         """Remove an item; returns it, or None when there was none. See `Transaction.delete`."""
-        with self.transact() as transaction:
-            return transaction.delete(
+        return self.write(
+            lambda transaction: transaction.delete(
                 table, key, condition=condition, expected_version=expected_version
             )
+        )
 
     def write_batch(
         self, *, puts: Iterable[tuple[str, Item]] = (), deletes: Iterable[tuple[str, Item]] = ()

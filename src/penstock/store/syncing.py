@@ -197,6 +197,11 @@ class Syncing:
             self._forget()
 
     @property
+    def waits(self) -> bool:
+        """Whether each write waits for the disk."""
+        return self._waits
+
+    @property
     def due(self) -> bool:
         """Whether so much was written that a point should be made now."""
         return not self._waits and (

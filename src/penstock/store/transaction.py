@@ -97,6 +97,8 @@ class Transaction:
         self._pending_bytes = dict[int, int]()
         self.bytes = 0
         """Of the items and records that it wrote."""
+        self.touched = False
+        """Whether anything was changed, or is to be."""
 
     @property
     def _txn(self) -> Txn:
@@ -222,7 +224,9 @@ class Transaction:
 
     def put_beside(self, table: str, data: bytes) -> None:
         """Keep something with a table until it is dropped. It means nothing to the store."""
-        self._layout.put_beside(self._txn, self.table(table), data)
+        schema = self.table(table)
+        self.touched = True
+        self._layout.put_beside(self._txn, schema, data)
 
     def put_beside_index(self, table: str, index: str, data: bytes) -> None:
         """Keep something else with an index that something is kept with (`Index.kept`)."""
@@ -232,6 +236,7 @@ class Transaction:
             for one in schema.indexes
         )
         schema = self._tables[table] = msgspec.structs.replace(schema, indexes=indexes_)
+        self.touched = True
         self._layout.put_table(self._txn, schema)
 
     def use_token(self, token: bytes, data: bytes, *, seconds: float) -> bytes | None:
@@ -243,6 +248,7 @@ class Transaction:
         found = self._layout.token(self._txn, token)
         if found is not None and int.from_bytes(found[:8], "big") > self._now_ms:
             return found[8:]
+        self.touched = True
         until_ms = self._now_ms + round(seconds * 1000)
         value = until_ms.to_bytes(8, "big") + data
         self._layout.put_token(self._txn, token, value, until_ms=until_ms)
@@ -299,6 +305,7 @@ class Transaction:
             return
         changes.append(self._change(schema, replaced, item, encoded))
         self._record(schema, changes)
+        self.touched = True
         expires = schema.expires_at(item, now_ms=self._times.likely_ms) or 0
         if current is not None and current.expires and current.expires != expires:
             self._layout.delete_expiry(self._txn, key, current.expires)
@@ -311,6 +318,7 @@ class Transaction:
             self._reindex(schema, key, current, item)
 
     def _remove(self, schema: Table, key: bytes, current: Current) -> None:
+        self.touched = True
         if current.expires:
             self._layout.delete_expiry(self._txn, key, current.expires)
         self._layout.items.delete(self._txn, key)
@@ -381,6 +389,7 @@ class Transaction:
         limit = stream.retention.bytes_max
         if stream.retention.manual and limit is not None and stream.bytes + pending > limit:
             raise StreamFullError(schema.name, bytes_max=limit)
+        self.touched = True
         self._pending_bytes[number] = pending
         self._pending += [(number, change) for change in changes]
 

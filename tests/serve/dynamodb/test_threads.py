@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from tests.serve.dynamodb.support import served
-from tests.store.support import SetClock
+from tests.store.support import SetClock, commits, waiting
+from tests.waiting import wait_until
 
 
 class HeldClock(SetClock):
@@ -51,3 +52,15 @@ def test_as_many_requests_read_at_once_as_the_setting_says(tmp_path: Path, threa
         finally:
             clock.let_go.set()
         assert [read.result()[0] for read in reads] == [200] * (threads + 1)
+
+
+def test_writes_that_come_together_wait_for_the_disk_once(tmp_path: Path) -> None:
+    with served(tmp_path) as server, ThreadPoolExecutor(10) as clients:
+        name, before = {"TableName": server.table().name}, commits(server.db)
+        items = [{"Item": {"id": {"S": f"{n}"}}} for n in range(10)]
+        target = "DynamoDB_20120810.PutItem"
+        with server.db.transact():
+            done = [clients.submit(server.post, target, {**name, **item}) for item in items]
+            wait_until(lambda: waiting(server.db) == 10, "they wait")
+        assert [one.result()[0] for one in done] == [200] * 10
+        assert commits(server.db) == before + 1

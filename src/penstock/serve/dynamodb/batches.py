@@ -38,14 +38,15 @@ def batch_write_item(endpoint: Endpoint, request: dict[str, Any]) -> dict[str, A
     if sum(map(len, asked.values())) > WRITES_MAX:
         raise validation("Too many items requested for the BatchWriteItem call")
     writes = [_write(endpoint, table, one) for table, requests in asked.items() for one in requests]
-    spent, written = dict[str, Spent](), list[Written]()
-    with endpoint.store.transact() as transaction:
+
+    def do(transaction: Transaction) -> list[Written]:
         refuse_duplicates(transaction, writes, _DUPLICATES)
-        for write in writes:
-            done = write.do(transaction)
-            written.append(done)
-            if wants_capacity(request):
-                spent[write.named] = spent.get(write.named, Spent()) + done.spent
+        return [write.do(transaction) for write in writes]
+
+    written = endpoint.store.write(do)
+    spent = defaultdict[str, Spent](Spent)
+    for done in written if wants_capacity(request) else ():
+        spent[done.named] += done.spent
     told: dict[str, Any] = {"UnprocessedItems": {}, **consumed_each(request, spent)}
     collections = collections_of(endpoint, request, written)
     return told | ({"ItemCollectionMetrics": collections} if collections else {})

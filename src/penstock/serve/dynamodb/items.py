@@ -48,7 +48,7 @@ class Written(NamedTuple):
 class Write:
     """One write of an item, as PutItem, DeleteItem, UpdateItem and transactions ask for it.
 
-    Made of what a request says; `do` is given a transaction. What it raises has changed nothing.
+    Made of what a request says; `do` is given a transaction. What it raises is to undo that.
     """
 
     def __init__(
@@ -210,8 +210,7 @@ def failed(error: ConditionCheckFailedError, request: dict[str, Any]) -> dict[st
 
 def _done(endpoint: Endpoint, write: Write, request: dict[str, Any]) -> Written:
     try:
-        with endpoint.store.transact() as transaction:
-            return write.do(transaction)
+        return endpoint.store.write(write.do)
     except ConditionCheckFailedError as error:
         raise WireError(
             "ConditionalCheckFailedException", CONDITION_FAILED, **failed(error, request)

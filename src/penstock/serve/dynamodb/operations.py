@@ -4,7 +4,7 @@ from typing import Final
 
 from penstock.serve.dynamodb import batches, items, reads, streams, tables, transactions
 from penstock.serve.dynamodb.model import DATA, STREAMS
-from penstock.serve.dynamodb.requests import DATA_TARGET, STREAMS_TARGET, reading, writing
+from penstock.serve.dynamodb.requests import DATA_TARGET, STREAMS_TARGET, altering, reading, writing
 
 OPERATIONS: Final = {
     f"{STREAMS_TARGET}.ListStreams": reading(STREAMS["ListStreams"], streams.list_streams),
@@ -13,18 +13,18 @@ OPERATIONS: Final = {
         STREAMS["GetShardIterator"], streams.get_shard_iterator
     ),
     f"{STREAMS_TARGET}.GetRecords": reading(STREAMS["GetRecords"], streams.get_records),
-    f"{DATA_TARGET}.CreateTable": writing(DATA["CreateTable"], tables.create_table),
-    f"{DATA_TARGET}.UpdateTable": writing(DATA["UpdateTable"], tables.update_table),
+    f"{DATA_TARGET}.CreateTable": altering(DATA["CreateTable"], tables.create_table),
+    f"{DATA_TARGET}.UpdateTable": altering(DATA["UpdateTable"], tables.update_table),
     f"{DATA_TARGET}.DescribeTable": reading(DATA["DescribeTable"], tables.describe_table),
-    f"{DATA_TARGET}.DeleteTable": writing(DATA["DeleteTable"], tables.delete_table),
+    f"{DATA_TARGET}.DeleteTable": altering(DATA["DeleteTable"], tables.delete_table),
     f"{DATA_TARGET}.ListTables": reading(DATA["ListTables"], tables.list_tables),
     f"{DATA_TARGET}.DescribeLimits": reading(DATA["DescribeLimits"], tables.describe_limits),
-    f"{DATA_TARGET}.TagResource": writing(DATA["TagResource"], tables.tag_resource),
-    f"{DATA_TARGET}.UntagResource": writing(DATA["UntagResource"], tables.untag_resource),
+    f"{DATA_TARGET}.TagResource": altering(DATA["TagResource"], tables.tag_resource),
+    f"{DATA_TARGET}.UntagResource": altering(DATA["UntagResource"], tables.untag_resource),
     f"{DATA_TARGET}.ListTagsOfResource": reading(
         DATA["ListTagsOfResource"], tables.list_tags_of_resource
     ),
-    f"{DATA_TARGET}.UpdateTimeToLive": writing(
+    f"{DATA_TARGET}.UpdateTimeToLive": altering(
         DATA["UpdateTimeToLive"], tables.update_time_to_live
     ),
     f"{DATA_TARGET}.DescribeTimeToLive": reading(

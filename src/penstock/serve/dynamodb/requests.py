@@ -1,7 +1,7 @@
 """What an endpoint can be asked, and the answer to it. Blocks: it belongs in a thread."""
 
 from collections.abc import Callable
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, Literal, NamedTuple, Protocol
 
 import msgspec
 import structlog
@@ -31,22 +31,32 @@ class Served(Protocol):
         ...
 
 
+Work = Literal["reads", "writes", "alters"]
+"""What an operation does: nothing to the store, something to items, or something to tables, which
+only one does at a time."""
+
+
 class Operation(NamedTuple):
     """What an endpoint can be asked."""
 
     shape: Shape
     call: Call
-    writes: bool
+    work: Work
 
 
 def reading(shape: Shape, call: Call) -> Operation:
     """An operation that changes nothing."""
-    return Operation(shape, call, writes=False)
+    return Operation(shape, call, "reads")
 
 
 def writing(shape: Shape, call: Call) -> Operation:
-    """An operation that changes something."""
-    return Operation(shape, call, writes=True)
+    """An operation that changes items."""
+    return Operation(shape, call, "writes")
+
+
+def altering(shape: Shape, call: Call) -> Operation:
+    """An operation that changes tables."""
+    return Operation(shape, call, "alters")
 
 
 class Answer(NamedTuple):

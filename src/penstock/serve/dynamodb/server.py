@@ -1,6 +1,7 @@
 """The endpoint as an HTTP server: what comes in is bounded and checked, and done in threads.
 
-All writes go through one thread, reads through a few, and the event loop never touches the store.
+Writes of items that come together are kept together, in as many threads as then wait; what changes
+tables goes through one thread, reads through a few, and the event loop never touches the store.
 """
 
 import asyncio
@@ -44,6 +45,7 @@ from penstock.serve.dynamodb.requests import (
     Answer,
     Operation,
     Served,
+    Work,
     answer,
     endpoints_at,
     refused,
@@ -52,6 +54,7 @@ from penstock.serve.dynamodb.requests import (
 from penstock.serve.dynamodb.signing import Sent, key_of, verify
 from penstock.serve.listen import GRACE_SECONDS, HttpServer, listen
 from penstock.store import Store
+from penstock.store.together import WRITES_MAX
 
 JSON_TYPE: Final = "application/x-amz-json-1.0"
 _LOOPBACK_HOSTS: Final = ["localhost", "127.0.0.1", "[::1]"]
@@ -115,8 +118,11 @@ class _Server:
         self._operations = operations
         self.config = config
         self._keys = {key: secret.get_secret_value() for key, secret in keys.items()}
-        self._writer = ThreadPoolExecutor(1, "dynamodb-writes")
-        self._readers = ThreadPoolExecutor(config.reader_threads, "dynamodb-reads")
+        self._pools: dict[Work, ThreadPoolExecutor] = {
+            "reads": ThreadPoolExecutor(config.reader_threads, "dynamodb-reads"),
+            "writes": ThreadPoolExecutor(WRITES_MAX, "dynamodb-writes"),
+            "alters": ThreadPoolExecutor(1, "dynamodb-tables"),
+        }
         self._room = _Room(_LARGEST_BODIES * config.request_bytes_max)
 
     @property
@@ -144,7 +150,7 @@ class _Server:
             headers=_joined(request),
             body=body,
         )
-        pool = self._writer if operation is not None and operation.writes else self._readers
+        pool = self._pools["reads" if operation is None else operation.work]
         loop = asyncio.get_running_loop()
         target = f"dynamodb {sent.headers.get('x-amz-target', '')}"
         answered = partial(self._packed, operation, sent, _presented(request), target)
@@ -228,8 +234,8 @@ class _Server:
 
     def close(self) -> None:
         """Wait for what is under way."""
-        self._writer.shutdown()
-        self._readers.shutdown()
+        for pool in self._pools.values():
+            pool.shutdown()
 
 
 @asynccontextmanager

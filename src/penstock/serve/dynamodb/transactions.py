@@ -76,21 +76,26 @@ def transact_write_items(endpoint: Endpoint, request: dict[str, Any]) -> dict[st
     """
     actions = [_action(one) for one in request["TransactItems"]]
     writes = [Write(_OPERATIONS[kind], endpoint, asked) for kind, asked in actions]
-    written = list[Written]()
-    with endpoint.store.transact() as transaction:
+
+    def do(transaction: Transaction) -> list[Written] | dict[str, Any]:
         places = list[tuple[str, Table, Item]]()
         _cancel_if_any([_reason(partial(_place, transaction, write, places)) for write in writes])
         refuse_duplicates(transaction, writes, _TWICE)
         if _is_repeated(transaction, request):
             return _repeated(transaction, request, places)
-        reasons, size = list[dict[str, Any]](), 0
+        done, reasons, size = list[Written](), list[dict[str, Any]](), 0
         for write, (_, asked) in zip(writes, actions, strict=True):
-            reasons.append(_reason(partial(_do, transaction, write, written), asked))
+            reasons.append(_reason(partial(_do, transaction, write, done), asked))
             if reasons[-1] is _NO_REASON:
-                size += written_size(written[-1].old, written[-1].new)
+                size += written_size(done[-1].old, done[-1].new)
             if size > BYTES_MAX:
                 raise validation(_TOO_LARGE)
         _cancel_if_any(reasons)
+        return done
+
+    written = endpoint.store.write(do)
+    if isinstance(written, dict):
+        return written
     told: dict[str, Any] = {}
     if wants_capacity(request):
         spent = defaultdict[str, Spent](Spent)

@@ -37,6 +37,7 @@ from penstock.store.remote.requests import AnyRequest, Form
 from penstock.store.schema import Retention
 from penstock.store.store import Store
 from penstock.store.streams import BYTES_MAX, Page
+from penstock.store.transaction import Transaction
 from penstock.store.updates import (
     Action,
     AddAction,
@@ -243,8 +244,7 @@ def answer(store: Store, request: AnyRequest) -> Answer:
     match request:
         case ask.PutItem() | ask.UpdateItem() | ask.DeleteItem():
             write = one_item(request)
-            with store.transact() as transaction:
-                return write(transaction)
+            return store.write(write)
         case ask.GetItem() | ask.GetItemVersioned() | ask.BatchGetItem():
             return _get(store, request)
         case ask.BatchWriteItem() | ask.Transact():
@@ -287,15 +287,20 @@ def _write_many(store: Store, request: ask.BatchWriteItem | ask.Transact) -> Ans
     if isinstance(request, ask.Transact):
         _at_most(len(request.actions), ask.TRANSACT_MAX, "transact", "actions")
         writes = [one_item(action) for action in request.actions]
-        with store.transact() as transaction:
-            answers = [write(transaction) for write in writes]
+        answers = store.write(lambda transaction: [write(transaction) for write in writes])
         return lambda form: {"answers": [one(form) for one in answers]}
     count = len(request.puts) + len(request.deletes)
     _at_most(count, ask.BATCH_WRITE_MAX, "batch_write_item", "items")
-    store.write_batch(
-        puts=[(put.table, read_item(form, put.item)) for put in request.puts],
-        deletes=[(delete.table, read_item(form, delete.key)) for delete in request.deletes],
-    )
+    puts = [(put.table, read_item(form, put.item)) for put in request.puts]
+    deletes = [(delete.table, read_item(form, delete.key)) for delete in request.deletes]
+
+    def batch(transaction: Transaction) -> None:
+        for table, item in puts:
+            transaction.put(table, item)
+        for table, key in deletes:
+            transaction.delete(table, key)
+
+    store.write(batch)
     return _NOTHING
 
 

@@ -1,6 +1,6 @@
 """A transaction that a client makes in parts, one request at a time.
 
-It runs in the thread that writes, from its begin to its end, since LMDB's transactions are a
+It runs in one thread that writes, from its begin to its end, since LMDB's transactions are a
 thread's. It is undone when the client ends it so, hangs up, or takes longer than it may.
 """
 

@@ -1,7 +1,8 @@
 """A store's server: JSON lines over a Unix socket that only its owner may open.
 
-A connection is answered request by request, in order; clients that want more at once open more. All
-writes go through one thread, reads through a few, and the loop itself never touches the store.
+A connection is answered request by request, in order; clients that want more at once open more.
+Writes that come together are kept together (`penstock.store.together`), in as many threads as then
+wait; reads go through a few, and the loop itself never touches the store.
 
 A subscription is pushed what is committed. When its client does not read, its outbox fills, and the
 subscription waits: it goes on from the store, from where it was, so it is never cut short and never
@@ -43,6 +44,7 @@ from penstock.store.remote.holding import Held
 from penstock.store.remote.requests import AnyRequest, Form, decode_request, encode_line
 from penstock.store.store import Store
 from penstock.store.streams import Page
+from penstock.store.together import WRITES_MAX
 
 _PATH_BYTES_MAX: Final = 107
 _LOOK_SECONDS: Final = 1.0
@@ -76,7 +78,7 @@ class StoreServer:
     def __init__(self, store: Store, config: ServerConfig) -> None:
         self.store = store
         self.config = config
-        self._writer = ThreadPoolExecutor(1, "store-writes")
+        self._writers = ThreadPoolExecutor(WRITES_MAX, "store-writes")
         self._readers = ThreadPoolExecutor(_READER_THREADS, "store-reads")
         self._indexer = ThreadPoolExecutor(1, "store-indexes")
         self._connections = dict[asyncio.Task[None], Connection]()
@@ -117,13 +119,13 @@ class StoreServer:
                 task.cancel()  # it waits for its client
             if late:
                 await asyncio.wait(late)
-        await asyncio.to_thread(self._writer.shutdown)
+        await asyncio.to_thread(self._writers.shutdown)
         await asyncio.to_thread(self._readers.shutdown)
         await asyncio.to_thread(self._indexer.shutdown)
 
     async def write(self, call: Callable[[], Result]) -> Result:
-        """Call in the thread that writes."""
-        return await _written(self._writer, call)
+        """Call in a thread that writes."""
+        return await _written(self._writers, call)
 
     async def read(self, call: Callable[[], Result]) -> Result:
         """Call in a thread that reads."""
