@@ -4,7 +4,7 @@ import asyncio
 import os
 import shutil
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from penstock.errors import ConfigError
@@ -100,11 +100,16 @@ def stamp(path: Path) -> tuple[int, int, int] | None:
 def write_whole(path: Path, content: bytes) -> None:
     """Put `content` at `path`: on the disk when this returns, and never seen in part."""
     draft = path.with_name(f"{path.name}.new")
-    with draft.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    draft.replace(path)
+    try:
+        with draft.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        draft.replace(path)
+    except OSError:
+        with suppress(OSError):
+            draft.unlink()  # on a full disk it is in the way of others
+        raise
     sync_folder(path.parent)
 
 

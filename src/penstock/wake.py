@@ -263,7 +263,10 @@ async def _answer(handler: Handler, request: dict[str, Any], connection: socket.
             error=type(error).__name__,
             where=traceback.format_tb(error.__traceback__),
         )
-        message = f"the writer failed to answer ({type(error).__name__}); its log says why"
+        why = type(error).__name__  # and what the system says, which quotes nothing
+        if isinstance(error, OSError) and error.strerror:
+            why = f"{error.strerror}: {error.filename}" if error.filename else error.strerror
+        message = f"the writer failed to answer ({why}); its log says why"
         answer = {"error": "internal", "message": message}
     _send(connection, answer)
 

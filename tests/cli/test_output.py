@@ -83,6 +83,7 @@ def test_status_shows_the_names_of_others_escaped(capsys: pytest.CaptureFixture[
     report = Report(
         capture=True,
         serve=True,
+        serve_told_ms=1,
         age_retention_paused=False,
         archive=None,
         publishing={"message": EVIL},
@@ -98,6 +99,8 @@ def test_status_shows_the_names_of_others_escaped(capsys: pytest.CaptureFixture[
     shown = capsys.readouterr().out
     assert clean(shown)
     assert shown.count("[bold red]up[/]") >= 3, "and is no markup"
+    assert "serve: up\nwhat is said of consumers and pipelines is " in shown
+    assert "old: it could not be written since" in " ".join(shown.split())
 
 
 def test_errors_and_lines_show_the_words_of_others_escaped(
@@ -246,7 +249,8 @@ def test_another_file_that_is_full_adds_nothing_to_what_is_printed() -> None:
     assert done.stdout == b'{"done":1}\n'
     assert b"No space left on device" in done.stderr
     assert b"what is printed" not in done.stderr
-    assert done.returncode == 1
+    assert b"Traceback" not in done.stderr
+    assert done.returncode == 2
 
 
 def test_harmless_is_one_line() -> None:

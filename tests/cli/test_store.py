@@ -226,3 +226,24 @@ def test_options_of_the_server_are_checked(
         done = penstock(capsys, "store", *words)
         assert done.code == 2, (option, done.err)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("file", "why"),
+    [
+        ("/dev/full", "(No space left on device)"),
+        ("nowhere/items.json", "at nowhere/items.json (No such file or directory)"),
+        ("/", "at / (Is a directory)"),
+    ],
+)
+def test_a_file_that_cannot_be_written_is_told_in_a_sentence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], file: str, why: str
+) -> None:
+    with store.open(tmp_path, sweep_seconds=None) as db:
+        db.create_table("t").partition_key("id", KeyType.STRING).execute()
+        db.put("t", {"id": "a"})
+    done = penstock(capsys, "store", "export", str(tmp_path), "t", "--output", file)
+    assert done.code == 2
+    assert why in done.err
+    assert "make room" in done.err
+    assert done.out == ""

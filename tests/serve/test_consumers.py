@@ -1,6 +1,7 @@
 """What `penstock status` may know of readers, and from which process."""
 
 import asyncio
+import os
 from collections.abc import Callable
 from pathlib import Path
 from threading import Thread
@@ -19,6 +20,7 @@ from penstock.serve.consumers import (
     ReportedProgress,
     published,
     read_status,
+    there_ms,
 )
 from penstock.subscribe.resume import oldest
 from tests.serve.calls import subscribe, take
@@ -96,6 +98,24 @@ async def test_a_full_disk_ends_no_stream_and_status_is_written_again_when_there
         consumers.report("orders", "pipeline", 5)
         await written.wait()
         assert read_status(path) is not None
+
+
+async def test_on_a_full_disk_the_process_is_still_seen_to_be_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "consumers"
+    assert there_ms(path) == 0
+    async with published(path, interval_seconds=0.001):
+        os.utime(path / "data.mdb", (1, 1))
+        await until(lambda: there_ms(path) > 1000, "it writes")
+
+    def full(*_: object) -> None:
+        raise LogFullError("no space")
+
+    monkeypatch.setattr(module, "_write", full)
+    async with published(path, interval_seconds=0.001):
+        os.utime(path / "data.mdb", (1, 1))
+        await until(lambda: there_ms(path) > 1000, "it is there")
 
 
 async def test_serving_ends_well_on_a_disk_that_is_still_full(
@@ -185,6 +205,7 @@ def test_queries_of_one_name_are_listed_with_who_says_where_they_are(
     report = Report(
         capture=True,
         serve=True,
+        serve_told_ms=NOW_MS,
         age_retention_paused=False,
         archive=None,
         publishing=None,

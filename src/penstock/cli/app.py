@@ -1,7 +1,8 @@
 """The commands by name, and the one place where an error becomes a sentence and an exit code."""
 
+import errno
 import sys
-from typing import NoReturn
+from typing import Final, NoReturn
 
 import typer
 
@@ -59,6 +60,12 @@ app = typer.Typer(
 )
 
 
+_OF_FILES: Final = frozenset(
+    {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO, errno.EACCES, errno.EPERM}
+    | {errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG}
+)
+
+
 def _version(wanted: bool) -> None:
     if wanted:
         typer.echo(f"penstock {__version__}")
@@ -112,10 +119,12 @@ def main() -> None:
         output.silence()
         sys.exit(1)
     except OSError as error:
-        if out is None or error is not out.refused:
-            raise
-        output.silence()
-        _fail(_unwritten(error))
+        if out is not None and error is out.refused:
+            output.silence()
+            _fail(_unwritten(error))
+        if error.errno not in _OF_FILES or sys.argv[1:2] == ["run"]:
+            raise  # a service's log says where
+        _fail(_of_a_file(error))
     except KeyboardInterrupt:
         _let_go()
         sys.exit(130)
@@ -140,6 +149,15 @@ def _unwritten(error: OSError) -> ConfigError:
     return ConfigError(
         f"what is printed cannot be written ({error.strerror}). What came before may end within a "
         f"line. Make room where it goes, or print elsewhere."
+    )
+
+
+def _of_a_file(error: OSError) -> ConfigError:
+    where = f" at {error.filename}" if error.filename else ""
+    return ConfigError(
+        f"the command ended at a file that it could not read or write{where} ({error.strerror}). "
+        f"What it had said to be done is done. Correct the name, make room, or give this user the "
+        f"file, and run it again."
     )
 
 

@@ -10,7 +10,7 @@ from typing import Final
 
 import msgspec
 
-from penstock.errors import ConfigError
+from penstock.errors import ConfigError, LogError
 from penstock.folders import write_whole
 
 NAME: Final = "paused.json"
@@ -35,9 +35,17 @@ class PausedSources:
             ) from error
 
     def change(self, name: str, *, paused: bool) -> None:
-        """Keep that a source is paused, or that it is not; on the disk when this returns."""
+        """Keep that a source is paused, or that it is not; on the disk when this returns. Raises
+        LogError where the disk refuses it."""
         names = set(self.read())
         if (name in names) is paused:
             return
         (names.add if paused else names.discard)(name)
-        write_whole(self._path, msgspec.json.encode(sorted(names)))
+        try:
+            write_whole(self._path, msgspec.json.encode(sorted(names)))
+        except OSError as error:
+            raise LogError(
+                f"{self._path} cannot be written ({error.strerror}), so nobody can tell whether "
+                f"{name} is paused at the next start. Until then it is as it was. Make room on the "
+                f"disk, or repair it, and ask again."
+            ) from error

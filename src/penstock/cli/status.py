@@ -138,6 +138,8 @@ class Report(Struct, frozen=True, kw_only=True, rename="camel"):
 
     capture: bool
     serve: bool
+    serve_told_ms: int
+    """When what is said of consumers and pipelines was written, in Unix milliseconds; 0: never."""
     age_retention_paused: bool
     """The clocks have parted, so nothing is removed for its age until they agree again."""
     archive: dict[str, Any] | None
@@ -189,7 +191,7 @@ def healthy(report: Report) -> bool:
 def look(settings: "Settings") -> Report:
     """Ask capture, and read what the log and the serve process wrote."""
     from penstock.kv import exists
-    from penstock.serve.consumers import consumers_path, read_status
+    from penstock.serve.consumers import consumers_path, read_status, there_ms
 
     path = settings.log.path
     answer = ask_capture(settings)
@@ -201,7 +203,8 @@ def look(settings: "Settings") -> Report:
         states, log, rows = asyncio.run(_read_log(settings, now_ms))
     head = log.head if log is not None else 0
     status = read_status(consumers_path(settings.log.path))
-    serving = status is not None and now_ms - status.written_at < STALE_MS
+    there = there_ms(consumers_path(settings.log.path))
+    serving = status is not None and now_ms - max(status.written_at, there) < STALE_MS
     consumers: list[ReaderReport] = []
     pipelines: list[ReaderReport] = []
     if status is not None:
@@ -223,6 +226,7 @@ def look(settings: "Settings") -> Report:
     return Report(
         capture=answer is not None,
         serve=serving,
+        serve_told_ms=0 if status is None else status.written_at,
         age_retention_paused=bool((answer or {}).get("ageRetentionPaused")),
         archive=(answer or {}).get("archive"),
         publishing=ask_publishing(settings) if answer is not None else None,
@@ -442,6 +446,15 @@ def show(report: Report) -> None:
     console, now_ms = output.stdout(), time.time_ns() // 1_000_000
     for name, up in (("capture", report.capture), ("serve", report.serve)):
         console.print(f"{name}: " + ("[green]up[/]" if up else "[bold red]down[/]"))
+    old_ms = now_ms - report.serve_told_ms
+    if report.serve and old_ms > STALE_MS:
+        console.print(
+            f"what is said of consumers and pipelines is {output.duration(old_ms / 1000)} old: it "
+            f"could not be written since, as on a full disk. They are served all the same. The "
+            f"service's log says why.",
+            style="yellow",
+            soft_wrap=True,
+        )
     if report.age_retention_paused:
         console.print(
             "retention by age is paused: the clock was set, or the log was closed for over an "

@@ -8,6 +8,7 @@ LMDB environment of its own, whose only writer is the serve process, so that cap
 
 import asyncio
 import contextlib
+import os
 import threading
 import time
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterable
@@ -33,6 +34,7 @@ KEPT: Final = kept_of("flight report")
 TOLD: Final = ""
 """Instead of who reported: the service itself, of a pipeline in its book."""
 _DATABASE: Final = b"consumers"
+_FILE: Final = "data.mdb"
 _STATUS_KEY: Final = b"status"
 _MAP_BYTES: Final = 1 << 30
 
@@ -288,6 +290,15 @@ def read_status(path: Path) -> ConsumersStatus | None:
         return _read(env)
 
 
+def there_ms(path: Path) -> int:
+    """When the serve process was there last, in Unix milliseconds, whether or not its disk took
+    what it knew; 0 if it never was. From any process."""
+    try:
+        return (path / _FILE).stat().st_mtime_ns // 1_000_000
+    except OSError:
+        return 0
+
+
 def _open(path: Path) -> Env:
     env = open_env(path, map_bytes=_MAP_BYTES, create=True)
     env.databases([_DATABASE], create=True)
@@ -322,6 +333,8 @@ class _Writes:
             if not self._full:
                 log.warning("status of consumers not written", code=error.code)
             self._full = True
+            with contextlib.suppress(OSError):
+                os.utime(self._env.path / _FILE)  # the least that a full disk takes
 
     async def repeat(self, interval_seconds: float) -> None:
         """Write it at most once an interval."""
