@@ -1,5 +1,7 @@
 """Stores for tests."""
 
+# pyright: reportPrivateUsage=false
+
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path

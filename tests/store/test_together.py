@@ -1,5 +1,7 @@
 """Writes of several threads in one commit are what they would be one after the other."""
 
+# pyright: reportPrivateUsage=false
+
 import threading
 from asyncio import CancelledError
 from collections.abc import Callable, Generator, Sequence

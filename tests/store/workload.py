@@ -3,6 +3,8 @@
 Each opens the store, does something, and closes it. All of a step comes of its number and the seed.
 """
 
+# pyright: reportPrivateUsage=false
+
 import random
 import time
 from collections.abc import Callable, Iterator

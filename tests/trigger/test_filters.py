@@ -1,10 +1,12 @@
 """Filter patterns, as Lambda documents them."""
 
 import json
+import re
+from itertools import pairwise
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from penstock.trigger.filters import matcher
@@ -37,6 +39,14 @@ def image(name: str, kind: str, condition: Any) -> Any:
         image("name", "S", {"prefix": "Pat"}),
         image("name", "S", {"suffix": "ella"}),
         image("name", "S", {"equals-ignore-case": "pat candella"}),
+        image("name", "S", {"prefix": {"equals-ignore-case": "PAT"}}),
+        image("name", "S", {"suffix": {"equals-ignore-case": "ELLA"}}),
+        image("name", "S", {"wildcard": "P*C*a"}),
+        image("name", "S", {"prefix": ["Max", "Pat"]}),
+        image("name", "S", {"anything-but": {"prefix": ["Max", "Eve"]}}),
+        image("name", "S", {"anything-but": {"wildcard": "*z*"}}),
+        image("name", "S", {"anything-but": {"equals-ignore-case": ["PAT", "max"]}}),
+        image("name", "S", {"anything-but": {"suffix": {"equals-ignore-case": "X"}}}),
         image("name", "S", {"exists": True}),
         image("other", "S", {"exists": False}),
         image("age", "N", {"numeric": [">", 41, "<=", 41.5]}),
@@ -74,6 +84,10 @@ def test_these_match(pattern: Any) -> None:
         image("age", "N", {"numeric": [">", 42]}),
         image("name", "S", {"numeric": [">", 0]}),
         {"eventName": [{"anything-but": ["INSERT"]}]},
+        {"eventName": [{"anything-but": {"prefix": ["DEL", "INS"]}}]},
+        {"eventName": [{"anything-but": {"equals-ignore-case": "insert"}}]},
+        {"eventName": [{"anything-but": {"wildcard": "I*T"}}]},
+        {"size": [{"wildcard": "*"}]},
         {"absent": [{"anything-but": ["INSERT"]}]},
         {"$or": [{"eventName": ["REMOVE"]}, {"size": [8]}]},
         {"$or": [{"size": [7]}], "eventName": ["REMOVE"]},
@@ -83,6 +97,18 @@ def test_these_do_not(pattern: Any) -> None:
     assert not matcher(pattern)(RECORD)
 
 
+@given(
+    st.lists(st.sampled_from(["*", r"\*", r"\\", "a", "b", ".", "\n"]), max_size=7),
+    st.text("ab*\\.\n", max_size=9),
+)
+@example(["a", "b", "*", "b", "a"], "aba")
+def test_a_wildcard_is_the_regular_expression_that_it_means(parts: list[str], text: str) -> None:
+    assume(("*", "*") not in pairwise(parts))
+    expression = "".join(".*" if part == "*" else re.escape(part[-1]) for part in parts)
+    expected = re.fullmatch(expression, text, re.DOTALL) is not None
+    assert matcher({"a": [{"wildcard": "".join(parts)}]})({"a": text}) is expected
+
+
 @pytest.mark.parametrize(
     "text",
     [
@@ -90,7 +116,7 @@ def test_these_do_not(pattern: Any) -> None:
         '{"a": []}',
         '{"a": {}}',
         '{"a": [["b"]]}',
-        '{"a": [{"wildcard": "b*"}]}',
+        '{"a": [{"cidr": "10.0.0.0/8"}]}',
         '{"a": [{"exists": "yes"}]}',
         '{"a": [{"prefix": "b", "suffix": "c"}]}',
         '{"a": [{"numeric": [">"]}]}',
@@ -98,6 +124,14 @@ def test_these_do_not(pattern: Any) -> None:
         '{"a": [{"numeric": [">", "1"]}]}',
         '{"a": [{"anything-but": []}]}',
         '{"a": [{"anything-but": {"numeric": [">", 1]}}]}',
+        '{"a": [{"wildcard": "a**b"}]}',
+        r'{"a": [{"wildcard": "a\\b"}]}',
+        r'{"a": [{"wildcard": "a\\"}]}',
+        '{"a": [{"wildcard": {"equals-ignore-case": "a"}}]}',
+        '{"a": [{"prefix": {"equals-ignore-case": 1}}]}',
+        '{"a": [{"prefix": {"suffix": "a"}}]}',
+        '{"a": [{"prefix": []}]}',
+        '{"a": [{"prefix": 1}]}',
         '{"$or": {}}',
         '{"$or": [1]}',
     ],
@@ -158,6 +192,8 @@ def dynamodb(**members: Any) -> Any:
         image("v", "S", 5),
         image("v", "S", {"numeric": [">", 5]}),
         image("v", "S", {"anything-but": {"prefix": ""}}),
+        image("v", "S", {"anything-but": {"suffix": ["a", {"equals-ignore-case": ""}]}}),
+        image("v", "S", {"anything-but": {"wildcard": "*"}}),
         image("v", "BOOL", "true"),
         image("v", "NULL", False),
         {"eventName": ["REMOVE"], **image("v", "N", "5")},

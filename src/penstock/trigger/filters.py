@@ -1,15 +1,19 @@
 """Filter patterns: which records a function is called for.
 
-A subset of EventBridge's patterns, as Lambda's event filtering has them
-(https://docs.aws.amazon.com/lambda/latest/dg/invocation-eventfiltering.html): exact values,
-`prefix`, `suffix`, `equals-ignore-case`, `numeric`, `exists`, `anything-but`, and `$or`. A pattern
-that says anything else is refused when it is read: one that matches nothing by mistake passes
-everything.
+EventBridge's patterns but for `cidr`; Lambda's event filtering has a part of them. Exact values,
+`prefix`, `suffix`, `wildcard`, `equals-ignore-case`, `numeric`, `exists`, `anything-but`, `$or`. A
+pattern that says anything else is refused when it is read: one that matches nothing by mistake
+passes everything. Those of texts take a list of operands everywhere, and `anything-but` takes all
+of them, which EventBridge does in part.
+
+Sources: docs.aws.amazon.com/eventbridge/latest/userguide/eb-create-pattern-operators.html, and the
+README of github.com/aws/event-ruler.
 
 One thing more than Lambda: `numeric` looks into DynamoDB numbers too, which are text under "N" and
 "NS".
 """
 
+import re
 from collections.abc import Callable
 from decimal import Decimal, InvalidOperation
 from typing import Any, Final, NamedTuple, cast
@@ -18,6 +22,9 @@ Test = Callable[[Any], bool]
 """Whether a value matches; a value that is not there is `ABSENT`."""
 
 ABSENT: Final = object()
+_NO_CASE: Final = "equals-ignore-case"
+_OF_TEXT: Final = frozenset({"prefix", "suffix", "wildcard", _NO_CASE})
+_WILD: Final = re.compile(r"\\[\\*]|.", re.DOTALL)
 _NUMBERS: Final = ("N", "NS")
 
 
@@ -97,27 +104,78 @@ def _condition(wanted: Any, path: str, *, is_number: bool) -> Test:
     match name, operand:
         case "exists", bool():
             return lambda value: _is_leaf(value) is operand
-        case "prefix", str():
-            return lambda value: isinstance(value, str) and value.startswith(operand)
-        case "suffix", str():
-            return lambda value: isinstance(value, str) and value.endswith(operand)
-        case "equals-ignore-case", str():
-            folded = operand.casefold()
-            return lambda value: isinstance(value, str) and value.casefold() == folded
+        case _, _ if name in _OF_TEXT and operand != []:
+            return _any_of([_text(name, one, path) for one in several(operand)])
         case "numeric", list():
             return _numeric(_list(operand), path, is_number=is_number)
         case "anything-but", _ if operand != []:
-            listed = _list(operand) if isinstance(operand, list) else [operand]
-            excluded = _any_of([_excluded(one, path) for one in listed])
+            excluded = _any_of([_excluded(one, path) for one in several(operand)])
             return lambda value: _is_leaf(value) and not excluded(value)
         case _:
             raise ValueError(f"{path}: {name!r} with this operand is not a condition known here")
 
 
 def _excluded(wanted: Any, path: str) -> Test:
-    if isinstance(wanted, dict) and set(_keys(wanted)) - {"prefix", "suffix"}:
-        raise ValueError(f"{path}: anything-but takes values, prefix or suffix")
+    if isinstance(wanted, dict) and not _OF_TEXT.issuperset(_keys(wanted)):
+        raise ValueError(f"{path}: anything-but takes values, {', '.join(sorted(_OF_TEXT))}")
     return _condition(wanted, path, is_number=False)
+
+
+def _text(name: str, operand: Any, path: str) -> Test:
+    """A condition of texts; `prefix` and `suffix` may ignore case."""
+    fold: Callable[[str], str] = str
+    if isinstance(operand, dict) and name in {"prefix", "suffix"}:
+        if _keys(operand) != [_NO_CASE]:
+            raise ValueError(f"{path}: {name} takes a text, or {_NO_CASE}")
+        fold, operand = str.casefold, cast("dict[str, Any]", operand)[_NO_CASE]
+    if not isinstance(operand, str):
+        raise ValueError(f"{path}: {name} takes a text")  # noqa: TRY004 - of the pattern
+    if name == _NO_CASE:
+        fold = str.casefold
+    holds = _comparing(name, fold(operand), path)
+    return lambda value: isinstance(value, str) and holds(fold(value))
+
+
+def _comparing(name: str, wanted: str, path: str) -> Callable[[str], bool]:
+    match name:
+        case "prefix":
+            return lambda text: text.startswith(wanted)
+        case "suffix":
+            return lambda text: text.endswith(wanted)
+        case "wildcard":
+            return _wildcard(wanted, path)
+        case _:
+            return lambda text: text == wanted
+
+
+def _wildcard(wanted: str, path: str) -> Callable[[str], bool]:
+    """`*` stands for any characters, or none; a backslash before it, or before another, for it."""
+    parts = [""]
+    for one in _WILD.findall(wanted):
+        if one == "*":
+            parts.append("")
+        elif one == "\\":
+            raise ValueError(f"{path}: in wildcard, a backslash stands before * or another one")
+        else:
+            parts[-1] += one[-1]
+    if "" in parts[1:-1]:
+        raise ValueError(f"{path}: wildcard has two * in a row")
+    if len(parts) == 1:
+        return lambda text: text == parts[0]
+    first, *middle, last = parts
+
+    def matches(text: str) -> bool:
+        at, end = len(first), len(text) - len(last)
+        if at > end or not text.startswith(first) or not text.endswith(last):
+            return False
+        for part in middle:
+            at = text.find(part, at, end)
+            if at < 0:
+                return False
+            at += len(part)
+        return True
+
+    return matches
 
 
 def _equals(wanted: Any, path: str) -> Test:
@@ -199,6 +257,11 @@ def _decimal(value: Any, *, is_number: bool) -> Decimal | None:
 def _is_leaf(value: Any) -> bool:
     """`exists` is of leaves only, as in EventBridge."""
     return value is not ABSENT and not isinstance(value, dict)
+
+
+def several(operand: Any) -> list[Any]:
+    """An operand, or each of a list of them."""
+    return _list(operand) if isinstance(operand, list) else [operand]
 
 
 def _list(value: Any) -> list[Any]:

@@ -13,7 +13,7 @@ from typing import Any, Final, TypeAlias, cast
 
 import msgspec
 
-from penstock.trigger.filters import ABSENT, Test, matcher
+from penstock.trigger.filters import ABSENT, Test, matcher, several
 
 
 class Leaf(Enum):
@@ -28,6 +28,13 @@ class Leaf(Enum):
 Shape: TypeAlias = "Leaf | tuple[Any, ...] | Mapping[str, Shape]"
 """What a record can have at a place: any value of a kind, one of some, or members."""
 
+_NO_CASE: Final = ("", {"equals-ignore-case": ""})
+_ANY_TEXT: Final[Mapping[str, tuple[Any, ...]]] = {
+    "prefix": _NO_CASE,
+    "suffix": _NO_CASE,
+    "wildcard": ("*",),
+}
+"""Operands that every text has."""
 _ANY_NAME: Final = "*"
 _VALUE: Final[dict[str, Shape]] = {
     "S": Leaf.TEXT,
@@ -134,14 +141,17 @@ def _can_match(condition: Any, shape: Leaf | tuple[Any, ...]) -> bool:
         case "numeric":
             return shape is not Leaf.TEXT
         case "anything-but":
-            listed = _list(operand) if isinstance(operand, list) else [operand]
-            return {"prefix": ""} not in listed and {"suffix": ""} not in listed
+            return not any(map(_is_any_text, several(operand)))
         case _:
             return shape is not Leaf.NUMBER
 
 
-def _list(value: Any) -> list[Any]:
-    return cast("list[Any]", value)
+def _is_any_text(excluded: Any) -> bool:
+    """Whether every text has it."""
+    if not isinstance(excluded, dict):
+        return False
+    ((name, operand),) = cast("dict[str, Any]", excluded).items()
+    return any(one in _ANY_TEXT.get(name, ()) for one in several(operand))
 
 
 _OPTIONAL: Final = (_VALUE["BOOL"], _VALUE["NULL"])
