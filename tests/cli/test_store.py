@@ -1,8 +1,12 @@
 """`penstock store`: a store looked into, filled and copied, here or through its server."""
 
+import base64
+import gzip
+import hashlib
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -247,3 +251,127 @@ def test_a_file_that_cannot_be_written_is_told_in_a_sentence(
     assert why in done.err
     assert "make room" in done.err
     assert done.out == ""
+
+
+def exported(folder: Path, *files: list[dict[str, Any]]) -> Path:
+    """An export as DynamoDB makes it, downloaded."""
+    (folder / "data").mkdir(parents=True)
+    manifest = ""
+    for number, items in enumerate(files):
+        data = gzip.compress(b"".join(json.dumps({"Item": one}).encode() + b"\n" for one in items))
+        (folder / "data" / f"part{number}.json.gz").write_bytes(data)
+        manifest += (
+            json.dumps(
+                {
+                    "itemCount": len(items),
+                    "md5Checksum": base64.b64encode(
+                        hashlib.md5(data, usedforsecurity=False).digest()
+                    ).decode(),
+                    "etag": "e",
+                    "dataFileS3Key": f"backups/AWSDynamoDB/0123-ab/data/part{number}.json.gz",
+                }
+            )
+            + "\n"
+        )
+    (folder / "manifest-files.json").write_text(manifest)
+    summary = {"version": "2020-06-30", "itemCount": 3, "outputFormat": "DYNAMODB_JSON"}
+    (folder / "manifest-summary.json").write_text(json.dumps(summary))
+    return folder
+
+
+def imported(
+    place: Path, capsys: pytest.CaptureFixture[str], file: Path | str
+) -> tuple[Done, list[str]]:
+    """What the import of a file says, and the items that are there then."""
+    done = penstock(capsys, "store", "import", str(place), "t", str(file))
+    scan = penstock(capsys, "store", "scan", str(place), "t")
+    return done, [json.loads(line)["id"] for line in scan.out.splitlines()]
+
+
+PARTS: list[list[dict[str, Any]]] = [
+    [{"id": {"S": "a"}}, {"id": {"S": "b"}}],
+    [],
+    [{"id": {"S": "c"}}],
+]
+
+
+@pytest.mark.parametrize("named", ["", "manifest-files.json", "manifest-summary.json"])
+def test_an_export_that_dynamodb_made_is_imported_as_it_comes(
+    place: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path, named: str
+) -> None:
+    """Each data file that the manifest names; what else lies there is not of it."""
+    folder = exported(tmp_path / "export", *PARTS)
+    (folder / "data" / "other.json.gz").write_bytes(b"of another export")
+    done, ids = imported(place, capsys, folder / named)
+    assert (done.code, done.err) == (0, "imported 3 items\n")
+    assert ids == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "why"),
+    [
+        ("data/part2.json.gz", None, "part2.json.gz is not there, one of the 3"),
+        ("data/part2.json.gz", "x", "not as the export's manifest says"),
+        ("manifest-files.json", None, "there is no manifest-files.json in"),
+        ("manifest-files.json", "{}", "is not that of an export"),
+        ("manifest-files.json", "", "the export has 3 items, and manifest-files.json"),
+        (
+            "manifest-files.json",
+            '{"itemCount": 3, "md5Checksum": "%", "dataFileS3Key": "data/part0.json.gz"}',
+            "is not that of an export",
+        ),
+        ("manifest-summary.json", '{"outputFormat": "ION"}', "the format ION"),
+        (
+            "manifest-summary.json",
+            '{"exportType": "INCREMENTAL_EXPORT"}',
+            "has changes and not items",
+        ),
+    ],
+)
+def test_of_an_export_that_is_not_whole_nothing_is_imported(
+    place: Path,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    name: str,
+    content: str | None,
+    why: str,
+) -> None:
+    folder = exported(tmp_path / "export", *PARTS)
+    (folder / name).unlink()
+    if content is not None:
+        (folder / name).write_text(content)
+    done, ids = imported(place, capsys, folder)
+    assert done.code == 2
+    assert why in " ".join(done.err.split())
+    assert "Nothing was imported" in " ".join(done.err.split())
+    assert ids == []
+
+
+def test_a_file_with_fewer_items_than_the_manifest_says_is_told(
+    place: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    folder = exported(tmp_path / "export", *PARTS)
+    manifest = folder / "manifest-files.json"
+    manifest.write_text(manifest.read_text().replace('"itemCount": 1', '"itemCount": 2'))
+    (folder / "manifest-summary.json").unlink()
+    done, ids = imported(place, capsys, folder)
+    assert done.code == 2
+    assert "part2.json.gz has 1 items, and the export's manifest says 2" in done.err.replace(
+        "\n", " "
+    )
+    assert ids == ["a", "b", "c"]
+
+
+def test_a_file_that_is_compressed_or_begins_with_a_mark_is_read(
+    place: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    lines = b"\xef\xbb\xbf" + b"".join(b'{"Item": {"id": {"S": "%d"}}}\n' % n for n in range(60))
+    file = tmp_path / "lines"
+    for content in (lines, gzip.compress(lines)):
+        file.write_bytes(content)
+        assert imported(place, capsys, file)[0].err == "imported 60 items\n"
+    file.write_bytes(gzip.compress(lines, compresslevel=0)[:-900])
+    done, _ = imported(place, capsys, file)
+    assert done.code == 2
+    assert "is compressed with gzip, and damaged or cut off" in done.err.replace("\n", " ")
+    assert "The 0 items" not in done.err

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.table import Table
 
-from penstock.cli import output, store_index, store_serve
+from penstock.cli import output, store_import, store_index, store_serve
 from penstock.cli.store_items import (
     FormOption,
     PathArgument,
     TableArgument,
+    counted,
     is_socket,
     key_of,
     opened,
@@ -39,7 +40,6 @@ KeyArgument = Annotated[
     str, typer.Argument(help="The item's key attributes, as JSON.", metavar="KEY")
 ]
 
-_IMPORT_ITEMS = 25
 _COLUMNS = (
     "table",
     "partition key",
@@ -262,78 +262,10 @@ def export(
             write(lines, msgspec.json.encode({"Item": encode_attributes(item)}))
             count += 1
     if file is not None:
-        _counted("exported", count, as_json=as_json)
+        counted("exported", count, as_json=as_json)
 
 
-@app.command("import")
-def import_(
-    path: PathArgument,
-    table: TableArgument,
-    file: Annotated[
-        Path | None, typer.Argument(help="Lines to read; without, standard input.")
-    ] = None,
-    as_json: output.JsonOption = False,
-) -> None:
-    """Put the items of lines of {"Item": ...} in DynamoDB's JSON, 25 in a transaction.
-
-    What has the key of an item that is there replaces it. At a line that cannot be read it stops:
-    the sentence says which, and how many items before it were put.
-    """
-    count = 0
-    with ExitStack() as stack:
-        db = stack.enter_context(opened(path, write=True))
-        source = nullcontext(sys.stdin.buffer) if file is None else file.open("rb")
-        lines = stack.enter_context(source)
-        batch: list[Item] = []
-        for number, line in enumerate(lines, 1):
-            if not line.strip():
-                continue
-            try:
-                batch.append(_imported(line))
-            except Exception as error:
-                raise RequestError(
-                    f"line {number}: {error}. The {count} items that were put before are kept; "
-                    f"mend the line, and import again: what is there already is put again."
-                ) from error
-            if len(batch) == _IMPORT_ITEMS:
-                count += _put(db, table, batch, number, count)
-                batch.clear()
-        count += _put(db, table, batch, None, count)
-    _counted("imported", count, as_json=as_json)
-
-
-def _imported(line: bytes) -> "Item":
-    import msgspec
-
-    from penstock.store.attributevalue import decode_attributes
-
-    decoded = msgspec.json.decode(line, type=dict[str, Any])
-    if list(decoded) != ["Item"]:
-        raise RequestError('not an object of {"Item": ...}')
-    return decode_attributes(decoded["Item"])
-
-
-def _put(db: "AnyStore", table: str, batch: "list[Item]", number: int | None, count: int) -> int:
-    from penstock.store import RefusedError
-
-    if not batch:
-        return 0
-    try:
-        db.write_batch(puts=[(table, item) for item in batch])
-    except RefusedError as error:
-        last = "the last line" if number is None else f"line {number}"
-        raise RequestError(
-            f"one of the {len(batch)} items up to {last} is refused: {error} None of them was put, "
-            f"and the {count} before are kept."
-        ) from error
-    return len(batch)
-
-
-def _counted(what: str, count: int, *, as_json: bool) -> None:
-    if as_json:
-        output.emit({what: count})
-    else:
-        output.stderr().print(f"{what} {count:,} items")
+app.command("import")(store_import.import_)
 
 
 @app.command("backup")

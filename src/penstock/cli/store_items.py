@@ -8,6 +8,7 @@ from typing import IO, TYPE_CHECKING, Annotated
 
 import typer
 
+from penstock.cli import output
 from penstock.errors import RequestError
 
 if TYPE_CHECKING:
@@ -110,3 +111,11 @@ def write(lines: IO[bytes], line: bytes) -> None:
     """Print a line."""
     lines.write(line + b"\n")
     lines.flush()
+
+
+def counted(what: str, count: int, *, as_json: bool) -> None:
+    """Say of how many items something was done."""
+    if as_json:
+        output.emit({what: count})
+    else:
+        output.stderr().print(f"{what} {count:,} items")
