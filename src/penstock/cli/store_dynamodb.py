@@ -1,5 +1,6 @@
 """The DynamoDB endpoint of `penstock store serve`: its options, and who may connect."""
 
+from collections.abc import Sequence
 from configparser import ConfigParser
 from configparser import Error as MalformedError
 from pathlib import Path
@@ -23,6 +24,7 @@ _OPTIONS: Final = {
     "connections_max": "--dynamodb-connections-max",
     "request_bytes_max": "--dynamodb-request-bytes-max",
     "reader_threads": "--dynamodb-reader-threads",
+    "origins": "--dynamodb-origin",
 }
 """By the settings of `DynamoConfig`."""
 
@@ -110,9 +112,21 @@ ThreadsOption = Annotated[
         rich_help_panel=_PANEL,
     ),
 ]
+OriginOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--dynamodb-origin",
+        metavar="ORIGIN",
+        help="An origin whose pages a browser lets ask, as https://app.example.com; repeated for "
+        "several. Without credentials they may do everything.",
+        rich_help_panel=_PANEL,
+    ),
+]
 
 
-def read_config(address: str, credentials: Path | None, **options: str | int) -> "DynamoConfig":
+def read_config(
+    address: str, credentials: Path | None, **options: str | int | Sequence[str]
+) -> "DynamoConfig":
     """The endpoint's configuration of its options, by the settings' names. Raises ConfigError."""
     from pydantic import ValidationError
 

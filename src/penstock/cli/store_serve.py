@@ -66,6 +66,7 @@ def serve(
     dynamodb_connections_max: store_dynamodb.ConnectionsOption = 256,
     dynamodb_request_bytes_max: store_dynamodb.RequestOption = "16MiB",
     dynamodb_reader_threads: store_dynamodb.ThreadsOption = 4,
+    dynamodb_origins: store_dynamodb.OriginOption = None,
     as_json: output.JsonOption = False,
 ) -> None:
     """Serve a store to any number of processes, and be its only writer, until SIGTERM.
@@ -108,6 +109,7 @@ def serve(
             connections_max=dynamodb_connections_max,
             request_bytes_max=dynamodb_request_bytes_max,
             reader_threads=dynamodb_reader_threads,
+            origins=dynamodb_origins or (),
         )
     opened = partial(store.open, path, sync=sync, free_bytes_min=free)
     asyncio.run(_serve(opened, socket, config, endpoint, as_json=as_json))

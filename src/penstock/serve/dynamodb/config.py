@@ -1,7 +1,7 @@
 """What bounds the DynamoDB endpoints, and the names under which they tell of themselves."""
 
 from pathlib import Path
-from typing import Final, Literal, Self
+from typing import Annotated, Final, Literal, Self
 
 from pydantic import Field, SecretStr, model_validator
 
@@ -10,6 +10,7 @@ from penstock.serve.addresses import is_loopback
 
 DAY_SECONDS: Final = 86_400
 ViewType = Literal["KEYS_ONLY", "NEW_IMAGE", "OLD_IMAGE", "NEW_AND_OLD_IMAGES"]
+Origin = Annotated[str, Field(pattern=r"^https?://[^/*\s]+$")]
 VIEWS: Final[tuple[ViewType, ...]] = ("KEYS_ONLY", "NEW_IMAGE", "OLD_IMAGE", "NEW_AND_OLD_IMAGES")
 
 
@@ -48,6 +49,11 @@ class EndpointConfig(Config):
     )
     shard_bytes: Bytes = Field(
         default=128 << 20, ge=1 << 10, description="A shard that holds so much is closed."
+    )
+    origins: tuple[Origin, ...] = Field(
+        default=(),
+        description="Origins whose pages a browser lets ask, as https://app.example.com (CORS). "
+        "Where no key is asked for, they may do everything.",
     )
 
 

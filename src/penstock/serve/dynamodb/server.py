@@ -18,6 +18,7 @@ from msgspec import structs
 from pydantic import SecretStr
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import PlainTextResponse, Response
@@ -326,13 +327,23 @@ def _application(server: _Server) -> Starlette:
 
     # Without keys, a page in a browser must not reach it under a name of its own.
     action(_ALIVE)  # whatever has no line there is not served
-    hosts = [] if server.guarded else [Middleware(TrustedHostMiddleware, _LOOPBACK_HOSTS)]
+    before = [] if server.guarded else [Middleware(TrustedHostMiddleware, _LOOPBACK_HOSTS)]
+    if server.config.origins:
+        # Behind them, so that a page of an origin that is let in comes by a name of ours, too.
+        pages = Middleware(
+            CORSMiddleware,
+            allow_origins=server.config.origins,
+            allow_methods=["POST"],
+            allow_headers=["*"],  # each SDK has some of its own
+            expose_headers=["x-amzn-requestid", "x-amz-crc32"],
+        )
+        before.append(pages)
     return Starlette(
         routes=[
             Route("/{path:path}", alive, methods=["GET", "HEAD"], name=_ALIVE),
             Route("/{path:path}", server.post, methods=["POST"]),
         ],
-        middleware=hosts,
+        middleware=before,
     )
 
 
