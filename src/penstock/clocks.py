@@ -49,6 +49,8 @@ class Trust:
         away = 0.0 if newest_ms is None else wall - newest_ms / 1000
         fits = -_APART_SECONDS_MAX <= away <= _AWAY_SECONDS_MAX
         self._believed = wall - steady if fits else None
+        self._fitting = wall - steady if newest_ms is None else newest_ms / 1000 - steady
+        """How far apart they would be had no time gone by since the log was last written."""
         self._parted = None if fits else (wall - steady, steady)
         """How far apart they are now, and since when, in steady seconds."""
 
@@ -62,6 +64,16 @@ class Trust:
             return wall_ms
         expected_ms = int((self._clock.steady_seconds() + self._believed) * 1000)
         return expected_ms if expected_ms - wall_ms > _APART_SECONDS_MAX * 1000 else wall_ms
+
+    def earliest_ms(self) -> int:
+        """For what must not end too soon, in Unix milliseconds: the wall clock's time, or, while
+        that is not believed, the earlier one of it and what it would be had it gone on steadily.
+        """
+        trusted, wall_ms = self.trusted(), self._clock.wall_ms()
+        if trusted:
+            return wall_ms
+        apart = self._fitting if self._believed is None else self._believed
+        return min(wall_ms, int((self._clock.steady_seconds() + apart) * 1000))
 
     def trusted(self) -> bool:
         """False from when they part by more than a minute until they agree again, or have gone on

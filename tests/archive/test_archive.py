@@ -325,10 +325,12 @@ async def test_a_step_that_fails_changes_nothing_and_the_next_one_does_it(
 
 
 async def test_retention_waits_for_the_archive_as_long_as_it_may(tmp_path: Path) -> None:
+    """By the steady clock: the other one may be set meanwhile."""
     now = 1_000_000
+    seconds = 0.0
     async with LmdbLog(log_config(tmp_path, retention_events=10)) as log:
-        config = ArchiveConfig(range_age=10, hold=60)
-        work = Archiver(log, config, str(tmp_path / "archive"), now_ms=lambda: now)
+        config, where = ArchiveConfig(range_age=10, hold=60), str(tmp_path / "archive")
+        work = Archiver(log, config, where, now_ms=lambda: now, steady_seconds=lambda: seconds)
         log.held_by(work.hold)
 
         async def trimmed(position: str) -> int:
@@ -344,9 +346,9 @@ async def test_retention_waits_for_the_archive_as_long_as_it_may(tmp_path: Path)
         assert archived is not None
         assert archived.until == log.bounds_now().head == 60
         assert 0 < await trimmed("2") <= 60
-        now += 69_999
+        seconds += 69.9
         assert await trimmed("3") <= 60
-        now += 1
+        seconds += 0.1
         beyond = await trimmed("4")
         assert beyond > 60
         # What was lost is said, and the archive goes on behind it.

@@ -3,6 +3,8 @@
 import os
 import resource
 from collections.abc import AsyncGenerator
+from contextlib import AsyncExitStack
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +25,7 @@ from penstock.log.config import LogConfig
 from penstock.log.memory import MemoryLog
 from penstock.log.retention import Holdings, Old, due
 from penstock.ports import Hold
+from penstock.testing.contracts import ManualClock
 from penstock.testing.contracts.entries import changes
 
 Log = LmdbLog | MemoryLog
@@ -76,6 +79,55 @@ async def test_what_is_held_stays_until_it_is_let_go(log: Log) -> None:
     held.clear()
     trimmed = await appended(log, 20)
     assert trimmed > 31
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+@pytest.mark.parametrize("days", [200, -200])
+async def test_a_clock_that_was_set_ends_nothing_that_is_held(
+    tmp_path: Path, *, restarted: bool, days: int
+) -> None:
+    """Until it has gone on so for an hour: then whoever set it meant it."""
+    clock, seconds = ManualClock(), count().__next__
+    config = LogConfig(path=tmp_path / "log", retention_events=10, free_bytes_min=0)
+    until_ms = clock.wall_ms() + 86_400_000
+
+    def held(log: LmdbLog) -> None:
+        holds = WrittenHolds(
+            lambda: open_env(tmp_path / "holds", create=False),
+            database=b"d",
+            key=b"k",
+            wall_ms=log.earliest_ms,
+            steady_seconds=seconds,
+        )
+        closing.append(holds)
+        log.held_by(holds)
+
+    closing = list[WrittenHolds]()
+    with open_env(tmp_path / "holds", create=True) as env:
+        env.databases([b"d"], create=True)
+        one = Hold(sequence=4, until_ms=until_ms, bytes_max=GIB)
+        with env.write() as txn:
+            txn.put(b"k", msgspec.json.encode([one]), db=env[b"d"])
+        async with AsyncExitStack() as running:
+            log = await running.enter_async_context(LmdbLog(config, clock=clock))
+            held(log)
+            assert await appended(log, 30) == 4
+            if restarted:
+                await running.aclose()
+            clock.jump(days * 86_400)
+            if restarted:
+                log = await running.enter_async_context(LmdbLog(config, clock=clock))
+                held(log)
+            for _ in range(6):
+                assert await appended(log, 2) == 4
+                clock.pass_(599)
+            assert await appended(log, 2) == 4
+            clock.pass_(10)
+            if days < 0:
+                clock.pass_(201 * 86_400)
+            assert await appended(log, 12) > 4
+        for holds in closing:
+            holds.close()
 
 
 async def test_a_disk_that_is_nearly_full_is_not_kept_for_readers(

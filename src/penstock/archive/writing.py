@@ -31,12 +31,14 @@ from penstock.archive.manifest import (
 )
 from penstock.archive.place import Place, Sink
 from penstock.archive.planning import End, Waiting, cuts, due
+from penstock.clocks import SystemClock
 from penstock.errors import ArchiveForeignError, LogCorruptError, TrimmedError
 from penstock.ports import Bounds, Hold
 from penstock.wire import ARROW_SCHEMA, Block, to_arrow, verify_checks
 
 SCHEMA_VERSION: Final = 1
 """Of the files: the columns of `wire.ARROW_SCHEMA`."""
+_CLOCK: Final = SystemClock()
 _GROUP_BYTES: Final = 8 << 20
 """Of blocks in a row group: what a reader holds at once."""
 _RANGES_AT_ONCE: Final = 4
@@ -73,8 +75,11 @@ class Archiver:
         path: str,
         *,
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+        steady_seconds: Callable[[], float] = _CLOCK.steady_seconds,
     ) -> None:
+        """`steady_seconds` is the time by which `hold` ends, whatever the clock is set to."""
         self._log = log
+        self._steady_seconds = steady_seconds
         self.config = config
         """It may be replaced at any time, and holds from the next step on."""
         self._path = path
@@ -86,7 +91,8 @@ class Archiver:
         self._ends: list[End] = []
         self._counted = -1
         self._size = self._since_ms = 0
-        self._done_at = now_ms()
+        self._done_at = steady_seconds()
+        """When all that was due was last archived."""
 
     def stop(self) -> None:
         """Have a step that is under way end soon, with nothing half done."""
@@ -111,12 +117,12 @@ class Archiver:
         """What retention must leave alone, as far as it has come: all that is not archived, for a
         while."""
         manifest = self._manifest
-        until_ms = self._done_at + int(1000 * (self.config.range_age + self.config.hold))
-        if self._now_ms() >= until_ms:
+        left = self._done_at + self.config.range_age + self.config.hold - self._steady_seconds()
+        if left <= 0:
             return None
         return Hold(
             sequence=0 if manifest is None else manifest.until,
-            until_ms=until_ms,
+            until_ms=self._now_ms() + round(1000 * left),
             bytes_max=self.config.hold_bytes,
         )
 
@@ -233,7 +239,7 @@ class Archiver:
         if same and aged:
             self._publish(place, msgspec.structs.replace(manifest, standing=standing))
         if standing.sequence == manifest.until:
-            self._done_at = self._now_ms()
+            self._done_at = self._steady_seconds()
 
     def _publish(self, place: Place, manifest: Manifest) -> Manifest:
         manifest = msgspec.structs.replace(manifest, updated_at=self._now_ms())
@@ -245,7 +251,7 @@ class Archiver:
             raise
         self._number += 1
         self._manifest = manifest
-        self._done_at = manifest.updated_at
+        self._done_at = self._steady_seconds()
         return manifest
 
     # --- sealing --------------------------------------------------------------------------------

@@ -54,6 +54,8 @@ class CaptureLog(CapturedLog, ChangeLog, Protocol):
 
     def begin_trimming(self) -> None: ...
 
+    def earliest_ms(self) -> int: ...
+
     @property
     def age_retention_paused(self) -> bool: ...
 
@@ -118,9 +120,9 @@ class Capturing:
         self._publishes_at_end = settings.checkpoint.on_shutdown
         self._clock = SystemClock()
         self._paused = PausedSources(settings.log.path)
-        self._holds = Holds(settings.log.path)
-        self._shards = ShardHolds(settings.log.path)
-        self._pipelines = PipelineHolds(consumers_path(settings.log.path))
+        self._holds = Holds(settings.log.path, wall_ms=log.earliest_ms)
+        self._shards = ShardHolds(settings.log.path, wall_ms=log.earliest_ms)
+        self._pipelines = PipelineHolds(consumers_path(settings.log.path), wall_ms=log.earliest_ms)
         self._reconciler: Reconciler | None = None
         if settings.state.enabled:
             self._reconciler = Reconciler(log, settings.log.path)

@@ -205,6 +205,10 @@ class LmdbLog(_AsyncReads):
         """
         return self._writer.age_paused
 
+    def earliest_ms(self) -> int:
+        """The time by which what is held ends (`Trust.earliest_ms`), for whom `held_by` asks."""
+        return self._writer.earliest_ms()
+
     async def sources(self) -> list[SourceState]:
         """As `LogReader.sources`. Raises LogError if the writer's thread died."""
         self._writer.require_alive()

@@ -166,6 +166,10 @@ class MemoryLog(Reads):
         """As `LmdbLog.held_by`."""
         self._looks.append(look)
 
+    def earliest_ms(self) -> int:
+        """As `LmdbLog.earliest_ms`."""
+        return self._trust.earliest_ms()
+
     async def trim(self, until: int) -> None:
         """As `LmdbLog.trim`."""
         state = self._truth.state

@@ -114,6 +114,10 @@ class Writer:
         """Ask `look`, too, on this thread, what retention must leave alone."""
         self._trimmer.looks.append(look)
 
+    def earliest_ms(self) -> int:
+        """As `Trust.earliest_ms`, on this thread."""
+        return self._trust.earliest_ms()
+
     def begin_trimming(self) -> None:
         """Let retention choose from now on."""
         self._trimmer.begun = True

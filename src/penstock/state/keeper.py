@@ -112,11 +112,14 @@ class StateKeeper:
         config: StateConfig | None = None,
         *,
         wall_ms: Callable[[], int] = now_ms,
+        earliest_ms: Callable[[], int] | None = None,
     ) -> None:
-        """`path` is that of the log; the state lies beside its files."""
+        """`path` is that of the log; the state lies beside its files. `earliest_ms` is the time by
+        which what a reading holds ends (`Trust.earliest_ms`); without it, `wall_ms`."""
         self._log = log
         self._config = config or StateConfig()
         self._wall_ms = wall_ms
+        self._earliest_ms = earliest_ms or wall_ms
         self._turn = threading.Condition()
         self._stopping = threading.Event()
         self._readings: list[StateReading] = []
@@ -465,13 +468,13 @@ class StateKeeper:
 
     def _hold(self, reading: StateReading, seconds: float) -> None:
         """Have the log keep what follows a reading for so long from now; 0: no longer."""
-        now = self._wall_ms()
-        holds = {number: hold for number, hold in self._holds.items() if now < hold.until_ms}
+        ended = self._earliest_ms()
+        holds = {number: hold for number, hold in self._holds.items() if ended < hold.until_ms}
         holds.pop(reading.id, None)
         if seconds and self._config.hold:
             holds[reading.id] = Hold(
                 sequence=reading.progress.sequence,
-                until_ms=now + int(seconds * 1000),
+                until_ms=self._wall_ms() + int(seconds * 1000),
                 bytes_max=self._config.hold_bytes,
             )
         if holds == self._holds:
