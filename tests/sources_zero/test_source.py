@@ -421,6 +421,20 @@ async def test_a_server_that_goes_away_is_tried_again_by_whoever_captures() -> N
         await told(source("ws://nowhere.invalid/changes/v0/stream"), None, has_changes(1))
 
 
+async def test_a_proxy_of_the_environment_is_for_servers_elsewhere_and_is_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in ("http_proxy", "https_proxy", "all_proxy"):
+        monkeypatch.setenv(name, "http://me:sesame@127.0.0.1:9")
+    async with endpoint().running() as upstream:
+        await told(source(upstream.url), None, has_items)
+    named = r"through the proxy http://127\.0\.0\.1:9, which the environment names"
+    with pytest.raises(SourceUnavailableError, match=named) as refused:
+        await told(source("ws://nowhere.invalid/changes/v0/stream"), None, has_changes(1))
+    assert "sesame" not in str(refused.value)
+    assert "is not known" not in str(refused.value)
+
+
 async def test_a_server_that_refuses_us_stops_capture_and_no_key_is_said(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

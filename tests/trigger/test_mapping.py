@@ -38,6 +38,18 @@ async def test_every_record_is_handled_in_order_in_batches(
     assert counts["handled"] == 11
 
 
+async def test_an_endpoint_on_this_machine_is_asked_without_a_proxy(
+    shared: Served, calls: Calls, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = shared.table()
+    put(table, ["k=1"])
+    config = configured(shared, tmp_path, table=table.name)
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
+    monkeypatch.delenv("no_proxy", raising=False)
+    async with running(config) as trigger:
+        await trigger.until(lambda: calls.items() == ["k=1"])
+
+
 @pytest.mark.slow
 async def test_a_trigger_goes_on_where_it_stopped(
     shared: Served, calls: Calls, tmp_path: Path

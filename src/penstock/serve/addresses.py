@@ -1,8 +1,7 @@
 """Addresses to listen on, and who reaches them."""
 
-import ipaddress
-
 from penstock.errors import ConfigError
+from penstock.proxies import is_here
 
 
 def is_loopback(address: str) -> bool:
@@ -10,11 +9,7 @@ def is_loopback(address: str) -> bool:
     host, colon, port = address.rpartition(":")
     if not colon or not port.isdecimal() or int(port) > 65535:
         raise ValueError(f"{address!r} is not an address; write host:port, as 127.0.0.1:50051")
-    name = host.strip("[]")
-    try:
-        return name == "localhost" or ipaddress.ip_address(name).is_loopback
-    except ValueError:
-        return False
+    return is_here(host)
 
 
 def refuse_open(setting: str, address: str, *, tls: bool, guarded: bool) -> None:

@@ -10,11 +10,13 @@ from concurrent.futures import ThreadPoolExecutor
 from email.utils import parsedate_to_datetime
 from types import TracebackType
 from typing import Any, Final, NamedTuple, Self
+from urllib.parse import urlsplit
 
 import structlog
 
 from penstock.client.retry import Backoff, Retry
 from penstock.errors import ConfigError, TriggerError, TriggerStreamGoneError
+from penstock.proxies import is_here
 from penstock.trigger.config import TriggerConfig
 from penstock.trigger.lineage import Place, Shard
 
@@ -265,6 +267,8 @@ def _connect(config: TriggerConfig) -> Any:
         region = region or _REGION
         if session.get_credentials() is None:
             settings["signature_version"] = UNSIGNED
+        if is_here(urlsplit(config.endpoint).hostname or ""):
+            settings["proxies"] = {}  # none of the environment's
     if region is None:
         raise ConfigError(
             "no region is known to ask AWS in. Nothing was started. Give --region, or --endpoint."

@@ -14,6 +14,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus, WebSocketExce
 
 from penstock.errors import ConfigError, SourceError, SourceUnavailableError
 from penstock.event import Commit, Fragment
+from penstock.proxies import is_here
 from penstock.sources.zero.config import ZeroSourceConfig
 from penstock.sources.zero.failures import unavailable
 from penstock.sources.zero.positions import parse_position
@@ -143,6 +144,7 @@ class ZeroSource:
         try:
             connection = await connect(
                 address,
+                proxy=None if is_here(config.place[0]) else True,
                 max_size=config.message_bytes_max,
                 max_queue=_FRAMES_MAX,
                 open_timeout=config.connect_timeout,
