@@ -2,7 +2,8 @@
 
 # pyright: reportPrivateUsage=false
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import cast
@@ -11,6 +12,7 @@ from msgspec import Struct
 
 from penstock import store
 from penstock.store import KeyType, Page, Store, StreamViewType
+from tests.waiting import wait_until
 
 BOTH = StreamViewType.NEW_AND_OLD_IMAGES
 FIRST = 3
@@ -64,6 +66,18 @@ def commits(db: Store) -> int:
 def waiting(db: Store) -> int:
     """How many writes wait to be kept together."""
     return len(db._together._waiting)
+
+
+@contextmanager
+def together(db: Store, calls: Sequence[Callable[[], object]]) -> Generator[list[Future[object]]]:
+    """Call each in a thread of its own, in this order, all while another transaction is open; at
+    the end of the block that ends, and what they return is there."""
+    with ThreadPoolExecutor(max(1, len(calls))) as pool, db.transact():
+        futures = list[Future[object]]()
+        for call in calls:
+            futures.append(pool.submit(call))
+            wait_until(lambda: waiting(db) == len(futures), "it waits")
+        yield futures
 
 
 def told(page: Page) -> list[tuple[str, object, object]]:

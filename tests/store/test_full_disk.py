@@ -1,6 +1,9 @@
 """A full disk refuses what takes room, and nothing that makes room."""
 
+# pyright: reportPrivateUsage=false
+
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -9,7 +12,7 @@ from penstock import store
 from penstock.disks import space
 from penstock.errors import LogFullError
 from penstock.store import KeyType, Store
-from tests.store.support import opened, with_table
+from tests.store.support import opened, together, with_table
 
 FREES: dict[str, Callable[[Store], object]] = {
     "delete": lambda db: db.delete("t", {"id": "a"}),
@@ -54,3 +57,27 @@ def test_what_takes_room_is_refused_on_a_full_disk_and_nothing_of_it_kept(
         with pytest.raises(LogFullError, match="Prune streams, drop tables or delete items"):
             ADDS[name](db)
         assert db.scan("t").execute().items == [{"id": "a", "n": 1}]
+
+
+def test_writes_that_come_together_are_refused_where_the_file_would_grow(tmp_path: Path) -> None:
+    """Each fits into its free pages alone."""
+    data = "x" * 300_000
+    with opened(tmp_path) as db:
+        with_table(db, view=None)
+        for number in range(16):
+            db.put("t", {"id": f"{number}", "data": data})
+        for number in range(16):
+            db.delete("t", {"id": f"{number}"})
+    floor = space(tmp_path).free * 4
+    with store.open(tmp_path, sweep_seconds=None, free_bytes_min=floor) as db:
+        pages = db._env._lmdb.info()["last_pgno"]
+        with together(
+            db, [partial(db.put, "t", {"id": f"{n}", "data": data}) for n in range(40)]
+        ) as done:
+            pass
+        errors = [one.exception() for one in done]
+        kept = errors.count(None)
+        assert 0 < kept < 16
+        assert {type(one) for one in errors if one is not None} == {LogFullError}
+        assert db.count("t") == kept
+        assert db._env._lmdb.info()["last_pgno"] == pages

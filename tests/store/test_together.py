@@ -4,8 +4,8 @@
 
 import threading
 from asyncio import CancelledError
-from collections.abc import Callable, Generator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Generator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -34,7 +34,7 @@ from penstock.store.conditions import attr
 from penstock.store.together import WRITES_MAX
 from tests.cleanup import memory_folder
 from tests.store.faces import served
-from tests.store.support import commits, opened, waiting, with_table
+from tests.store.support import commits, opened, together, with_table
 from tests.waiting import wait_until
 
 Call = Callable[[Transaction], object]
@@ -44,18 +44,6 @@ Call = Callable[[Transaction], object]
 def db(tmp_path: Path) -> Generator[Store]:
     with opened(tmp_path / "store") as db:
         yield with_table(db)
-
-
-@contextmanager
-def together(db: Store, calls: Sequence[Callable[[], object]]) -> Generator[list[Future[object]]]:
-    """Call each in a thread of its own, in this order, all while another transaction is open; at
-    the end of the block that ends, and what they return is there."""
-    with ThreadPoolExecutor(max(1, len(calls))) as pool, db.transact():
-        futures = list[Future[object]]()
-        for call in calls:
-            futures.append(pool.submit(call))
-            wait_until(lambda: waiting(db) == len(futures), "it waits")
-        yield futures
 
 
 def put(db: Store, key: str, **more: Any) -> Callable[[], object]:

@@ -66,6 +66,8 @@ class Engine:
         self._clock = clock or SystemClock()
         self._turn = threading.Lock()
         self._together = Together(self._writing, self._transaction)
+        self._in_commit = 0
+        """Bytes of items and records that the commit under way has so far."""
         self._writer: int | None = None
         """The thread whose transaction is open."""
         self._life: int | None = None
@@ -270,6 +272,7 @@ class Engine:
             yield transaction
             transaction.finish()
             self._writable().wrote(transaction.bytes)
+            self._in_commit += transaction.bytes
         finally:
             transaction.end()
 
@@ -312,6 +315,7 @@ class Engine:
         what makes room again."""
         syncing = self._writable()
         with self._writer_turn():
+            self._in_commit = 0
             if adds:
                 self._require_room()
             else:
@@ -333,7 +337,8 @@ class Engine:
                 syncing.sync(self._writer_turn())
 
     def _require_room(self) -> None:
-        self._env.require_space(self._free_bytes_min, bytes_needed=1 << 20)
+        """Raise LogFullError unless there is room for a write, behind those of the same commit."""
+        self._env.require_space(self._free_bytes_min, bytes_needed=self._in_commit + (1 << 20))
 
     @contextmanager
     def _reading(self) -> Generator[Txn]:
