@@ -156,9 +156,11 @@ def test_entries_of_others_neither_leave_a_pipeline_behind_nor_make_it_late(
 
 @pytest.mark.slow
 def test_changes_that_do_not_meet_an_expectation_are_counted(endpoint: str) -> None:
-    meter = Meter(["trail"], endpoint)
+    """An alert rises with the first one: the counter is there before it, with 0."""
+    meter = Meter(["trail"], endpoint, expected=[("trail", "positive")])
     (port,) = free_ports(1)
     with shown([f"127.0.0.1:{port}"], meter):
+        assert scraped(port)["penstock_pipeline_unmet_total"] == 0
         meter.count(structs.replace(batch(until=4), unmet={"positive": 3}, lost=7))
         found = scraped(port)
     assert found["penstock_pipeline_lost_entries_total"] == 7

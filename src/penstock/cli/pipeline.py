@@ -93,7 +93,8 @@ def run(
         raise missing_extra("a pipeline", "spark,java", error) from error
 
     service = endpoint or settings.serve.flight
-    meter = Meter(list(chosen), service)
+    expected = [(name, one) for name, config in chosen.items() for one in config.expectations]
+    meter = Meter(list(chosen), service, expected=expected)
     credentials = Credentials.from_environment()
     addresses = [one.metrics for one in chosen.values()]
     stop = threading.Event()

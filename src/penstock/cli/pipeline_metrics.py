@@ -98,7 +98,15 @@ class Meter(Collector):
     answer; what nobody knows of a pipeline is not there either.
     """
 
-    def __init__(self, pipelines: Sequence[str], endpoint: str) -> None:
+    def __init__(
+        self,
+        pipelines: Sequence[str],
+        endpoint: str,
+        *,
+        expected: Iterable[tuple[str, str]] = (),
+    ) -> None:
+        """`expected` has each expectation's name behind its pipeline's: all are there from the
+        start, with 0."""
         self._pipelines = {name: _Moved() for name in pipelines}
         for name in pipelines:
             for metric in (
@@ -109,6 +117,8 @@ class Meter(Collector):
                 PIPELINE_BATCH_SECONDS,
             ):
                 metric.labels(name)
+        for labels in expected:
+            PIPELINE_UNMET.labels(*labels)
         self._endpoint = endpoint
         self._shown = Credentials.from_environment()
 

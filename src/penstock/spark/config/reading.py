@@ -47,6 +47,11 @@ class ReadingConfig(Config):
         """The collections, each with its source: a "/" in a name is not what separates them."""
         return tuple(f"{self.source}/{name}" for name in self.collections)
 
+    @property
+    def expectations(self) -> tuple[str, ...]:
+        """The names of what is expected of documents."""
+        return ()
+
     def unmatched(self, known: Collection[str]) -> list[str]:
         """A sentence for each name of a collection that is none of `known`, those of the source
         that the log has told of, with the nearest; none while nothing is known."""
@@ -125,6 +130,10 @@ class SteppedPipelineConfig(ReadingConfig):
         "that it wrote, deleted or rejected: 0.1 is a tenth.",
     )
 
+    @property
+    def expectations(self) -> tuple[str, ...]:
+        return tuple(one.name for one in self.expect)
+
     @model_validator(mode="after")
     def _deletes_read_fields(self) -> Self:
         if bool(self.apply_as_deletes.strip()) is not bool(self.document_schema.strip()):
@@ -136,7 +145,7 @@ class SteppedPipelineConfig(ReadingConfig):
 
     @model_validator(mode="after")
     def _steps_are_of_collections(self) -> Self:
-        if len({one.name for one in self.expect}) < len(self.expect):
+        if len(set(self.expectations)) < len(self.expect):
             raise ValueError("two expectations have one name")
         named = {name for step in self.transform for name in step.collections}
         named |= {name for one in self.expect for name in one.collections}
