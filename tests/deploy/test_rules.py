@@ -10,11 +10,21 @@ from pathlib import Path
 import pytest
 
 from penstock import store
+from penstock.audit.trail import Trail
+from penstock.cli.pipeline_metrics import Meter, shown
+from penstock.serve.flight import FlightServer
+from penstock.spark.progress import RunBegan
 from penstock.store import KeyType, Store, StreamViewType
+from penstock.testing.servers import free_ports
 from penstock.testing.servers.debian import PROMETHEUS
 from penstock.testing.servers.packages import ServerUnavailableError
+from tests.audit.conftest import trail
+from tests.audit.support import row, write
 from tests.cli.service import Service, spawn
+from tests.flight.blocks import BlockLog, insert
 from tests.waiting import until
+
+__all__ = ["trail"]  # a fixture
 
 RULES = Path(__file__).parents[2] / "deploy/prometheus-rules.yml"
 CONFIG = """
@@ -90,6 +100,12 @@ def firing(folder: Path, before: Page, after: Page) -> set[tuple[str, str]]:
     return fired
 
 
+def page(address: str) -> Page:
+    with urllib.request.urlopen(f"http://{address}/metrics", timeout=20) as answer:
+        text = answer.read().decode()
+    return {name: float(value) for name, value in SERIES.findall(text)}
+
+
 def values(page: Page, series: str) -> str:
     return f"{page[series]}x60" if series in page else "_x61"
 
@@ -115,10 +131,7 @@ class Shop:
         self.config.write_text(CONFIG.format(folder=self.folder, floor=size))
 
     def page(self) -> Page:
-        address = self.service.ready["http"]
-        with urllib.request.urlopen(f"http://{address}/metrics", timeout=20) as answer:
-            text = answer.read().decode()
-        return {name: float(value) for name, value in SERIES.findall(text)}
+        return page(self.service.ready["http"])
 
     async def shows(self, ask: Callable[[Page], bool]) -> Page:
         """The first page of which `ask` is true."""
@@ -223,3 +236,48 @@ async def test_each_rule_of_capture_fires_on_its_fault_and_none_while_idle(shop:
         *("PenstockSourceLagging", "PenstockTimeToLossShort", "PenstockTimeToLossCritical")
     }
     assert firing(shop.folder, idle, {}) == {("PenstockCaptureDown", "")}
+
+
+@pytest.mark.server
+def test_each_rule_of_pipelines_fires_on_its_fault_and_none_while_idle(
+    trail: Trail, tmp_path: Path
+) -> None:
+    """On what a driver shows beside its trail, as it is after each fault."""
+    promtool()
+    log = BlockLog()
+    log.append([[insert(number)] for number in range(4)])
+    server = FlightServer(log)
+    server.start()
+    try:
+        meter = Meter(["trail"], server.address)
+        write(trail, [row(1, after={"id": 1})])
+        (port,) = free_ports(1)
+        with shown([f"127.0.0.1:{port}"], meter):
+            begun = page(f"127.0.0.1:{port}")
+            meter.began(RunBegan(pipeline="trail", sequence=4, head=4))
+            idle = page(f"127.0.0.1:{port}") | {"penstock_capture_up": 1.0}  # the service's
+    finally:
+        server.stop()
+    assert value(begun, "penstock_pipeline_behind_entries", pipeline="trail") is None
+    assert firing(tmp_path, idle, idle) == set()
+    stalled, lagging = "PenstockPipelineStalled", "PenstockPipelineLagging"
+    for metric, worst, alerts in (
+        ("penstock_pipeline_stalled_seconds", 400, {stalled}),
+        ("penstock_pipeline_stalled_seconds", 1000, {stalled, "PenstockPipelineStopped"}),
+        ("penstock_pipeline_lag_seconds", 400, {lagging}),
+        ("penstock_pipeline_lag_seconds", 2000, {lagging, "PenstockPipelineFarBehind"}),
+        ("penstock_pipeline_behind_entries", 200_000, {"PenstockPipelineFallingBehind"}),
+        ("penstock_audit_pending_parts", 200, {"PenstockPendingParts"}),
+        (
+            "penstock_audit_pending_parts",
+            2000,
+            {"PenstockPendingParts", "PenstockManyPendingParts"},
+        ),
+        ("penstock_audit_circuit_open", 1, {"PenstockTrailUnreachable"}),
+    ):
+        fired = firing(tmp_path, idle, changed(idle, **{metric: worst}))
+        assert {alert for alert, _ in fired} == alerts, metric
+        whose = {one for _, one in fired}
+        assert whose == {"shop" if "audit" in metric else "trail"}
+    rules = set(re.findall(r"alert: (\w+)", RULES.read_text().partition("pipelines")[2]))
+    assert len(rules) == 8
