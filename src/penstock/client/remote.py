@@ -19,11 +19,12 @@ from penstock.errors import (
     StreamChangedError,
     TrimmedError,
 )
+from penstock.proxies import is_here, of_grpc
 from penstock.subscribe.shards import Shards
 from penstock.wire import split_batch
 
 METHOD: Final = "/penstock.v1.PullerService/SubscribeBatch"
-OPTIONS: Final = (
+_OPTIONS: Final = (
     # A document of 16 MB with its image before is one message; the default of 4 MiB would turn it
     # into an error that comes back for ever.
     ("grpc.max_receive_message_length", -1),
@@ -70,17 +71,21 @@ def request_bytes(
     return request
 
 
-def error_of(status: grpc.StatusCode, sentence: str, trailers: Mapping[str, str]) -> PenstockError:
-    """The error that the server raised, of its class and with its sentence and markers.
+def error_of(
+    status: grpc.StatusCode, sentence: str, trailers: Mapping[str, str], *, target: str = ""
+) -> PenstockError:
+    """The error that the server at `target` raised, of its class, with its sentence and markers.
 
     A status that no Penstock server chose (a proxy's, the network's) is ServiceUnavailableError,
     which is transient, unless it says that the request itself is refused.
     """
     kind = _by_code().get(trailers.get("penstock-code", "")) or _BY_STATUS.get(status)
     if kind is None or kind.transient:
+        proxy = of_grpc(_host(target))
+        through = f" through the proxy {proxy}, which the environment names" if proxy else ""
         return ServiceUnavailableError(
-            f"the service does not answer ({status.name}: {sentence}). What you processed is "
-            f"safe. The client connects again by itself, unless it was told to give up."
+            f"the service does not answer{through} ({status.name}: {sentence}). What you processed "
+            f"is safe. The client connects again by itself, unless it was told to give up."
         )
     # The sentence was made where the facts are; here it is only handed on.
     error = kind.__new__(kind, sentence)
@@ -117,11 +122,21 @@ def _proof(credentials: Credentials) -> grpc.ChannelCredentials:
     )
 
 
+def _host(target: str) -> str:
+    return target.rpartition(":")[0]
+
+
+def _options(target: str) -> list[tuple[str, int]]:
+    """What is on this machine is reached without a proxy of the environment."""
+    return [*_OPTIONS, ("grpc.enable_http_proxy", int(not is_here(_host(target))))]
+
+
 def channel(target: str, credentials: Credentials) -> grpc.aio.Channel:
     """A channel to `target`, encrypted if the credentials say whom to trust."""
+    options = _options(target)
     if credentials.ca:
-        return grpc.aio.secure_channel(target, _proof(credentials), options=OPTIONS)
-    return grpc.aio.insecure_channel(target, options=OPTIONS)
+        return grpc.aio.secure_channel(target, _proof(credentials), options=options)
+    return grpc.aio.insecure_channel(target, options=options)
 
 
 def _ended() -> ServiceUnavailableError:
@@ -147,7 +162,10 @@ async def receive(
                 yield Received(*split_batch(message))
         except grpc.aio.AioRpcError as error:
             raise error_of(
-                error.code(), error.details() or "", _text(error.trailing_metadata())
+                error.code(),
+                error.details() or "",
+                _text(error.trailing_metadata()),
+                target=target,
             ) from error
         finally:
             call.cancel()
@@ -165,11 +183,12 @@ class SyncCall:
         method: str = METHOD,
         credentials: Credentials = NOBODY,
     ) -> None:
-        headers = credentials.headers(target)
+        headers, options = credentials.headers(target), _options(target)
+        self._target = target
         self._channel = (
-            grpc.secure_channel(target, _proof(credentials), options=OPTIONS)
+            grpc.secure_channel(target, _proof(credentials), options=options)
             if credentials.ca
-            else grpc.insecure_channel(target, options=OPTIONS)
+            else grpc.insecure_channel(target, options=options)
         )
         untyped: Any = self._channel  # without serializers a method takes and gives bytes
         self._call = untyped.unary_stream(method)(request, metadata=headers)
@@ -184,7 +203,10 @@ class SyncCall:
             # The call is its own error.
             failed: Any = error
             raise error_of(
-                failed.code(), failed.details() or "", _text(failed.trailing_metadata())
+                failed.code(),
+                failed.details() or "",
+                _text(failed.trailing_metadata()),
+                target=self._target,
             ) from error
         raise _ended()
 
