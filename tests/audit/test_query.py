@@ -249,7 +249,10 @@ def test_a_table_that_the_trail_has_no_record_of_is_told_by_every_command(
 
     erasure = ("--pk", '{"id":2}', "--reason", "asked for", "--dry-run")
     assert told in err("erase", "--table", "db.ordrs", *erasure)
-    assert told in err("query", "--db", "db", "--table", "ordrs", "--json")
+    said = err("query", "--db", "db", "--table", "ordrs", "--json", "--order", "asc")
+    line, cursor = said.replace("} {", "}\n{").splitlines()
+    assert json.loads(line) == {"unmatched": told}
+    assert "cursor" in json.loads(cursor)
     assert told in err("retain", "--table", "db.ordrs", "--days", "1", "--without-archive")
     until = ("--until", "head", "--output", str(tmp_path / "x.sql"))
     assert told in err("restore", "--table", "db.ordrs", *until, code=7)

@@ -134,9 +134,12 @@ def unmatched(trail: Trail, asked: Iterable[tuple[str | None, str | None]]) -> l
 
 
 def _is_told(trail: Trail, db: str | None, tbl: str | None) -> bool:
-    named = {"db": db, "tbl": tbl}
-    own = {f"meta.{member}": name for member, name in named.items() if name is not None}
-    if trail.records.find_one(own, {"_id": 1}) is not None:
+    own: Document = {"meta.db": db} if tbl is None else {"meta.db": db, "meta.tbl": tbl}
+    if db is None:
+        # No index begins with a table's name: without its database all records would be read.
+        if any(name == tbl for _, name in _all(trail)):
+            return True
+    elif trail.records.find_one(own, {"_id": 1}) is not None:
         return True
     to = {"db": db, "coll": tbl}
     renamed: Document = {"op": "ddl", "said.operation": "rename"}

@@ -125,7 +125,7 @@ def command(
             asked.limit = limit or _SHOWN
             _write_table(asked, wide=wide)
         if asked.found_nothing and after is None:
-            say_unmatched(trail, [(filters.database, filters.table)])
+            say_unmatched(trail, [(filters.database, filters.table)], as_json=as_json)
         sys.stdout.flush()
         _say_next(asked.next(), as_json=as_json)
 

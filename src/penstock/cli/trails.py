@@ -1,5 +1,7 @@
 """The audit trail of a pipeline, for the commands that look at one."""
 
+import json
+import sys
 from collections.abc import Generator, Iterable
 from contextlib import contextmanager
 from functools import partial
@@ -38,13 +40,19 @@ def say_unmatched(
     trail: "Trail",
     asked: Iterable[tuple[str | None, str | None]],
     patience: "Patience | None" = None,
+    *,
+    as_json: bool = False,
 ) -> None:
-    """Tell people of each database and table (None: any) that the trail has no record of."""
+    """Tell on stderr of each database and table (None: any) that the trail has no record of; as a
+    line of JSON each where others of those stand there."""
     from penstock.audit.names import unmatched
 
     look = partial(unmatched, trail, list(asked))
     for sentence in look() if patience is None else patience.call(look):
-        output.stderr().print(sentence, style="yellow", markup=False)
+        if as_json:
+            sys.stderr.write(f"{json.dumps({'unmatched': sentence})}\n")
+        else:
+            output.stderr().print(sentence, style="yellow", markup=False)
 
 
 @contextmanager
