@@ -92,6 +92,17 @@ def test_a_delete_without_its_document_has_no_default_tenant() -> None:
     assert rule(field="org", otherwise="shared").of(1, before={"n": 1}) == "shared"
 
 
+def test_a_document_that_names_another_tenant_leaves_the_one_that_it_named() -> None:
+    by_field = rule(field="org.id")
+    assert by_field.left("new", {"org": {"id": "old"}}) == "old"
+    assert by_field.left("same", {"org": {"id": "same"}}) is None
+    assert by_field.left("7", {"org": {"id": 7}}) is None
+    assert by_field.left("new", None) is None, "what it was is not known"
+    assert by_field.left("new", {"n": 1}) is None, "it was nobody's"
+    assert rule(field="org.id", otherwise="shared").left("new", {"n": 1}) == "shared"
+    assert rule(id_prefix=":").left("new", {"_id": "old:1"}) is None, "a key stays what it is"
+
+
 def test_a_source_writes_its_own_types() -> None:
     assert rule(field="t").of(1, after={"t": 1.5}, text=lambda value: f"<{value}>") == "<1.5>"
 

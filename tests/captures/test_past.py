@@ -10,6 +10,7 @@ from urllib.parse import quote
 import pytest
 from msgspec import Raw, structs
 
+from penstock.capture.tenant import of_two_tenants
 from penstock.errors import AheadError, GapError, HistoryUnknownError, TrimmedError
 from penstock.event import AnyEvent, ChangeEvent, Commit, Operation
 from penstock.log.memory import MemoryLog
@@ -179,6 +180,18 @@ async def test_what_may_not_be_seen_is_as_if_it_were_not_there() -> None:
     reader = Scope((Grant(verbs=frozenset({Verb.READ})),))
     assert await was(log, 2, scope=reader) is None
     assert await was(log, 3, scope=reader) == {"_id": 1, "at": 3}
+
+
+async def test_a_document_of_another_tenant_meanwhile_is_not_there_for_the_one_before() -> None:
+    came = structs.replace(changed(1, key=1), tenant="a")
+    left = changed(2, key=1, operation=Operation.UPDATE, document={"_id": 1, "at": 2})
+    halves = of_two_tenants(structs.replace(left, tenant="b"), left="a", new_id="another")
+    log = await filled(came, *halves)
+    a, b = (Scope((Grant(tenants=frozenset({name})),)) for name in "ab")
+    assert await was(log, 1, scope=a) == {"_id": 1, "at": 1}
+    assert await was(log, 3, scope=a) is None
+    assert await was(log, 3, scope=b) == {"_id": 1, "at": 2}
+    assert await was(log, 3) == {"_id": 1, "at": 2}
 
 
 async def test_no_more_of_the_log_is_read_than_may_be() -> None:

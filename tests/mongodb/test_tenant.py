@@ -42,6 +42,49 @@ async def test_deletes_have_the_tenant_that_their_document_named(
     assert {event.tenant for event in read.events} == {"acme", "7", mongo_database}
 
 
+async def test_a_document_that_becomes_another_tenants_ends_for_the_one_before(
+    mongo: MongoReplicaSet, mongo_client: Client, mongo_database: str
+) -> None:
+    """By operators, a pipeline, a replace, and where it is gone before it is looked up."""
+    orders = mongo_client[mongo_database].create_collection("orders", **IMAGES)
+    options: dict[str, Any] = {"database": mongo_database, "tenant": {"field": "org"}}
+    async with reading(mongo.uri, **options) as read:
+        orders.insert_one({"_id": 0, "org": "a", "n": 1})
+        orders.update_one({"_id": 0}, {"$set": {"org": "b"}})
+        await read.until(lambda r: len(r.changes) == 3)
+        orders.update_one({"_id": 0}, [{"$set": {"org": "c", "n": {"$add": ["$n", 1]}}}])
+        await read.until(lambda r: len(r.changes) == 5)
+        orders.replace_one({"_id": 0}, {"org": "d"})
+        await read.until(lambda r: len(r.changes) == 7)
+        with mongo_client.start_session() as session, session.start_transaction():
+            orders.update_one({"_id": 0}, {"$set": {"org": "e"}}, session=session)
+            orders.delete_one({"_id": 0}, session=session)
+        await read.until(lambda r: len(r.changes) == 10)
+    assert [
+        (
+            one.operation.value,
+            one.tenant,
+            one.full_document and json.loads(bytes(one.full_document)),
+            one.full_document_before_change
+            and json.loads(bytes(one.full_document_before_change))["org"],
+            one.update_description is None,
+        )
+        for one in read.changes
+    ] == [
+        ("insert", "a", {"_id": 0, "org": "a", "n": 1}, None, True),
+        ("delete", "a", None, "a", True),
+        ("insert", "b", {"_id": 0, "org": "b", "n": 1}, None, True),
+        ("delete", "b", None, "b", True),
+        ("insert", "c", {"_id": 0, "org": "c", "n": 2}, None, True),
+        ("delete", "c", None, "c", True),
+        ("insert", "d", {"_id": 0, "org": "d"}, None, True),
+        ("delete", "d", None, "d", True),
+        ("update", "e", None, None, False),
+        ("delete", "e", None, "e", True),
+    ]
+    assert len({one.event_id for one in read.changes}) == 10
+
+
 async def test_a_field_is_refused_at_the_start_where_deletes_would_not_have_it(
     mongo: MongoReplicaSet, mongo_client: Client, mongo_database: str
 ) -> None:

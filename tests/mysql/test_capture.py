@@ -657,6 +657,71 @@ async def test_a_tenant_is_told_by_the_rule(mariadb: MariaDbServer, mariadb_data
     assert len(story.changes) == 2
 
 
+@pytest.mark.both_mariadbs
+async def test_a_row_that_becomes_another_tenants_ends_for_the_one_before(
+    mariadb: MariaDbServer, mariadb_database: str
+) -> None:
+    source, story = await begun(mariadb, mariadb_database, tenant={"field": "who"})
+    with mariadb.connect(database=mariadb_database) as db:
+        run(
+            db,
+            "CREATE TABLE a (id INT PRIMARY KEY, who VARCHAR(9), n INT)",
+            "INSERT INTO a VALUES (1, 'acme', 1)",
+            "UPDATE a SET who = 'bolt', n = 2",
+            "UPDATE a SET n = 3",
+        )
+    await caught_up(mariadb, source, story)
+    assert [
+        (
+            one.operation.value,
+            one.tenant,
+            one.full_document and msgspec.json.decode(one.full_document),
+            one.full_document_before_change
+            and msgspec.json.decode(one.full_document_before_change)["who"],
+        )
+        for one in story.changes
+    ] == [
+        ("insert", "acme", {"id": 1, "who": "acme", "n": 1}, None),
+        ("delete", "acme", None, "acme"),
+        ("insert", "bolt", {"id": 1, "who": "bolt", "n": 2}, None),
+        ("replace", "bolt", {"id": 1, "who": "bolt", "n": 3}, "bolt"),
+    ]
+    assert len({one.event_id for one in story.changes}) == 4
+    ends, begins = story.changes[1:3]
+    assert msgspec.json.decode(ends.origin or b"")["movedTo"] == {"id": 1}
+    assert msgspec.json.decode(begins.origin or b"")["movedFrom"] == {"id": 1}
+
+
+@pytest.mark.both_mariadbs
+async def test_a_tenant_that_an_image_lacks_is_unknown_and_not_the_one_for_all_others(
+    mariadb: MariaDbServer, mariadb_database: str
+) -> None:
+    rule = {"field": "who", "otherwise": "shared"}
+    source, story = await begun(mariadb, mariadb_database, tenant=rule, on_partial_rows="decode")
+    with mariadb.connect(database=mariadb_database) as db:
+        run(
+            db,
+            "CREATE TABLE a (who VARCHAR(9), id INT, n INT, PRIMARY KEY (who, id))",
+            "CREATE TABLE b (id INT PRIMARY KEY, who VARCHAR(9), n INT)",
+            "INSERT INTO a VALUES ('acme', 1, 1)",
+            "INSERT INTO b VALUES (1, 'acme', 1)",
+            "SET SESSION binlog_row_image = MINIMAL",
+            "UPDATE a SET n = 2",
+            "DELETE FROM a",
+            "UPDATE b SET who = 'bolt'",
+            "UPDATE b SET n = 3",
+        )
+    with pytest.raises(UndecodableError, match="before images"):
+        await follow(source, story, lambda _: False)
+    assert [(one.collection, one.operation.value, one.tenant) for one in story.changes] == [
+        ("a", "insert", "acme"),
+        ("b", "insert", "acme"),
+        ("a", "replace", "acme"),
+        ("a", "delete", "acme"),
+        ("b", "update", "bolt"),
+    ]
+
+
 async def test_interleaved_domains_come_in_the_order_of_the_binlog_and_resume_exactly(
     mariadb: MariaDbServer, mariadb_database: str
 ) -> None:

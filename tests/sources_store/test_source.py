@@ -238,9 +238,21 @@ async def test_a_tenant_is_told_by_the_rule(tmp_path: Path) -> None:
         make(db, "a")
         db.put("a", {"id": 1, "who": "acme"})
         db.delete("a", {"id": 1})
+        db.put("a", {"id": 2, "who": "acme"})
+        db.put("a", {"id": 2, "who": "bolt"})
         rule = {"field": "who"}
         story = await caught_up(db, source_of(tmp_path, start="beginning", tenant=rule))
-        assert {event.tenant for event in story.changes} == {"acme"}
+        assert [(one.operation.value, one.document_id, one.tenant) for one in story.changes] == [
+            ("insert", "1", "acme"),
+            ("delete", "1", "acme"),
+            ("insert", "2", "acme"),
+            ("delete", "2", "acme"),
+            ("insert", "2", "bolt"),
+        ]
+        ends, begins = story.changes[-2:]
+        assert ends.full_document_before_change is not None
+        assert begins.full_document_before_change is None
+        assert len({one.event_id for one in story.changes}) == 5
         db.disable_stream("a")
         db.enable_stream("a", StreamViewType.NEW_IMAGE)
         with pytest.raises(ConfigError, match="no item before a delete"):

@@ -9,9 +9,11 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any, Self, cast
 from uuid import UUID
 
+from msgspec import structs
 from pydantic import Field, model_validator
 
 from penstock.config import Config
+from penstock.event import ChangeEvent, Operation
 
 Document = Mapping[str, Any]
 
@@ -94,6 +96,26 @@ class TenantRule(Config):
             f"tenant.otherwise for such documents"
         )
 
+    def left(
+        self,
+        tenant: str,
+        before: Document | None,
+        *,
+        text: Callable[[object], str | None] = lambda _: None,
+    ) -> str | None:
+        """The tenant that loses a document, which is `tenant`'s behind the change; None if none
+        does.
+
+        `before` is the whole document before the change; None: it is not known.
+        """
+        if self.field is None or before is None:
+            return None  # another key is another document
+        try:
+            was = self.of(None, after=before, text=text)
+        except TenantUnknownError:
+            return None  # it was nobody's, so nobody was told of it
+        return None if was == tenant else was
+
     def _in_documents(
         self,
         after: Document | None,
@@ -121,6 +143,35 @@ class TenantRule(Config):
 
 Tenant = str | TenantRule | None
 """A constant, a rule, or None for the event's database."""
+
+
+def of_two_tenants(
+    event: ChangeEvent, *, left: str, new_id: str
+) -> tuple[ChangeEvent, ChangeEvent]:
+    """The two events of an update by which a document became another tenant's: its end for the
+    tenant `left`, and its beginning, with the id `new_id`, which says nothing of before.
+
+    Where the event has no document, its second half is the update as it was said.
+    """
+    ends = structs.replace(
+        event,
+        tenant=left,
+        operation=Operation.DELETE,
+        full_document=None,
+        update_description=None,
+        disambiguated_paths=None,
+        unchanged=(),
+        full_document_as_of_event=False,
+    )
+    begins = structs.replace(event, event_id=new_id, full_document_before_change=None)
+    if event.full_document is not None:
+        begins = structs.replace(
+            begins,
+            operation=Operation.INSERT,
+            update_description=None,
+            disambiguated_paths=None,
+        )
+    return ends, begins
 
 
 def control_tenant(tenant: Tenant, *, database: str, source: str) -> str:

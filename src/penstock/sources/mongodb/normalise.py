@@ -19,7 +19,13 @@ from bson.errors import BSONError
 from bson.raw_bson import RawBSONDocument
 from msgspec import Raw, Struct
 
-from penstock.capture.tenant import Tenant, TenantRule, TenantUnknownError, control_tenant
+from penstock.capture.tenant import (
+    Tenant,
+    TenantRule,
+    TenantUnknownError,
+    control_tenant,
+    of_two_tenants,
+)
 from penstock.errors import UndecodableError
 from penstock.event import (
     AnyEvent,
@@ -175,13 +181,22 @@ class Normaliser:
     def _changes(
         self, operation: Operation, document: dict[str, Any], token: Token, of: bytes | None
     ) -> list[ChangeEvent]:
-        """What the event says, in order: one change, or two where it gives an _id another type."""
+        """What the event says, in order: one change, or two where it gives an _id another type, or
+        the document another tenant."""
         if operation is not Operation.UPDATE and operation is not Operation.REPLACE:
             return [self._data(operation, document, token, of)]
         raw = document.pop("rawUpdateDescription", None)
         if raw is not None:
             document["updateDescription"] = described(raw)
         parts = told(operation, document, images=self._post_images, encoder=self._encoder)
+        before = document.get("fullDocumentBeforeChange")
+        if self._rule is not None and len(parts) == 1:
+            event = self._data(parts[0].operation, parts[0].document, token, of)
+            left = self._rule.left(event.tenant, before, text=tenant_text)
+            if left is None:
+                return [event]
+            new_id = event_id(self._source, token.data, 1)
+            return [*of_two_tenants(event, left=left, new_id=new_id)]
         return [
             self._data(part.operation, part.document, token, of, number)
             for number, part in enumerate(parts)

@@ -81,7 +81,8 @@ class Teller:
         self._molds: dict[tuple[Any, ...], ChangeEvent] = {}
 
     def changes(self, found: Changes, compiled: CompiledTable, place: Place) -> list[ChangeEvent]:
-        """The events of these rows: two of one whose key changed (A13), the old one's end first.
+        """The events of these rows: two of one that got another key (A13) or tenant, the old one's
+        end first.
 
         Raises ValueError for what has no exact form, or a tenant that cannot be told.
         """
@@ -102,7 +103,7 @@ class Teller:
                 key = _key(compiled, after, full)
                 if before is not None:
                     old = _key(compiled, before, was)
-                    if old[1] != key[1]:
+                    if old[1] != key[1] or self._leaves(key, before, was, after, found.absent):
                         gone, come = (old, before, was), (key, after, full)
                         events += self._moved(gone, come, name, compiled, place, found.absent)
                         continue
@@ -121,7 +122,8 @@ class Teller:
         place: Place,
         absent: tuple[str, ...],
     ) -> list[ChangeEvent]:
-        """The two events of a row whose key changed: of each half its key, the row and its JSON."""
+        """The two events of a row whose key or tenant changed: of each half its key, the row and
+        its JSON."""
         (old, before, was), (new, after, full) = gone, come
         mold = self._mold(compiled, Operation.DELETE, ())
         ends = self._event(mold, place, name, old, before, was, None, None)
@@ -210,7 +212,7 @@ class Teller:
         ordinal = place.ordinal
         place.ordinal = ordinal + 1
         if self._rule is not None:
-            tenant = self._rule.of(key[2], after=after, before=before)
+            tenant = self._told(self._rule, key, before, was, after, mold.unchanged)
             mold = structs.replace(mold, tenant=tenant)
         return structs.replace(
             mold,
@@ -226,6 +228,39 @@ class Teller:
             full_document=full,
             full_document_before_change=was,
         )
+
+    def _told(
+        self,
+        rule: TenantRule,
+        key: Key,
+        before: Document | None,
+        was: Raw | None,
+        after: Document | None,
+        absent: tuple[str, ...],
+    ) -> str:
+        """The tenant of a change. An image that lacks columns tells of those that it has, and that
+        of after before that of before; what neither has is not known, and not `otherwise`."""
+        partly: Document = {**(before or {}), **(after or {})}
+        return rule.of(
+            key[2],
+            after=None if absent else after,
+            updated=partly if absent or was is None else {},
+            before=None if was is None else before,
+        )
+
+    def _leaves(
+        self,
+        key: Key,
+        before: Document,
+        was: Raw | None,
+        after: Document,
+        absent: tuple[str, ...],
+    ) -> bool:
+        """Whether a row is another tenant's behind an update of it."""
+        if self._rule is None or was is None:
+            return False
+        tenant = self._told(self._rule, key, before, was, after, absent)
+        return self._rule.left(tenant, before) is not None
 
     def schema(
         self, operation: str, table: tuple[str, str], place: Place, facts: Mapping[str, object]

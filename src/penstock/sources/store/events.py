@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from msgspec import Raw, json
 
-from penstock.capture.tenant import Tenant, TenantRule, control_tenant
+from penstock.capture.tenant import Tenant, TenantRule, control_tenant, of_two_tenants
 from penstock.errors import UndecodableError
 from penstock.event import (
     ChangeEvent,
@@ -35,8 +35,11 @@ class Teller:
         self._tenant = tenant if isinstance(tenant, str) else database
         self._control_tenant = control_tenant(tenant, database=database, source=source)
 
-    def change(self, record: StreamRecord, *, store_id: str, names: tuple[str, ...]) -> ChangeEvent:
-        """One change of an item. Raises UndecodableError for what has no exact form."""
+    def changes(
+        self, record: StreamRecord, *, store_id: str, names: tuple[str, ...]
+    ) -> tuple[ChangeEvent, ...]:
+        """The events of one change of an item: two of one that became another tenant's, its end
+        first. Raises UndecodableError for what has no exact form."""
         after, before = record.new_image, record.old_image
         try:
             document_id, key = identity(record.keys, names)
@@ -48,7 +51,7 @@ class Teller:
                 f"{record.event_type} of {record.table_name}: {error}", record.position
             ) from error
         many = record.commit_records > 1
-        return ChangeEvent(
+        event = ChangeEvent(
             event_id=event_id(self._source, record.position, 0),
             source=self._source,
             database=self.database,
@@ -65,6 +68,13 @@ class Teller:
             full_document_before_change=was,
             full_document_as_of_event=full is not None,
         )
+        left = None
+        if self._rule is not None and after is not None:
+            left = self._rule.left(tenant, before)
+        if left is None:
+            return (event,)
+        new_id = event_id(self._source, record.position, 1)
+        return of_two_tenants(event, left=left, new_id=new_id)
 
     def row(self, item: Item, table: Table, *, copy: str, time_ms: int) -> ChangeEvent:
         """A row of a copy, told apart from other copies' by `copy`. Raises UndecodableError."""

@@ -223,7 +223,7 @@ class Session:
             change = recorded.change
             if isinstance(change, StreamRecord):
                 names = key_names(streams[recorded.stream])
-                events.append(self._teller.change(change, store_id=view.store_id, names=names))
+                events += self._teller.changes(change, store_id=view.store_id, names=names)
             else:
                 events += self._noted(view, recorded, change, streams)
         if not part.ends:
