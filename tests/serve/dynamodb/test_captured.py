@@ -8,15 +8,19 @@ from typing import Any, ClassVar
 import bloop
 import pytest
 
+from penstock.clocks import SystemClock
 from penstock.log.config import LogConfig
 from penstock.log.lmdb import LmdbLog
 from penstock.log.memory import MemoryLog
+from penstock.serve.dynamodb.captured.index import CapturedIndex, Shown
 from penstock.serve.dynamodb.captured.names import read_sequence_number
+from penstock.serve.dynamodb.config import CapturedConfig
 from penstock.serve.dynamodb.numbers import number_of
 from tests.serve.dynamodb.captured import captured
 from tests.serve.dynamodb.changes import NOW, said, told
 from tests.store.support import SetClock
 from tests.subscribe.events import commit, one_each, schema
+from tests.waiting import PATIENCE_SECONDS
 
 pytestmark = pytest.mark.slow
 
@@ -414,6 +418,30 @@ def test_an_index_that_retention_overtook_ends_every_stream_where_it_stood(tmp_p
 
 
 # --- logs ---------------------------------------------------------------------------------------
+
+
+async def test_whoever_waits_for_a_place_of_another_log_is_not_told_of_the_one_before(
+    tmp_path: Path,
+) -> None:
+    settings, shown = CapturedConfig(address="127.0.0.1:0"), list[Shown]()
+    for waits in (False, True):
+        log = MemoryLog()
+        async with log:
+            await log.append(life())
+            head = log.bounds_now().head
+            index = CapturedIndex(log, tmp_path / "index", settings, clock=SystemClock())
+            waiting = asyncio.create_task(
+                asyncio.to_thread(index.wait, head, seconds=PATIENCE_SECONDS)
+            )
+            if waits:
+                await asyncio.wait([waiting], timeout=0.2)
+                assert not waiting.done()
+            while index.step():
+                pass
+            shown.append(await waiting)
+            assert shown[-1].log_id == log.bounds_now().log_id
+            index.close()
+    assert shown[0].sequence == shown[1].sequence
 
 
 def test_another_log_begins_every_stream_anew(tmp_path: Path) -> None:

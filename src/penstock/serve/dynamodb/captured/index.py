@@ -198,11 +198,16 @@ class CapturedIndex:
         return self._shown
 
     def wait(self, sequence: int, *, seconds: float) -> Shown:
-        """What is kept once everything up to `sequence` was read, or at the timeout."""
+        """What is kept once everything of the log that is there was read up to `sequence`, or at
+        the timeout."""
+        log_id = self._log.bounds_now().log_id
+
+        def is_read() -> bool:
+            shown = self._shown
+            return shown.log_id == log_id and shown.sequence >= sequence
+
         with self._turn:
-            self._turn.wait_for(
-                lambda: self._shown.sequence >= sequence or bool(self._shown.failure), seconds
-            )
+            self._turn.wait_for(lambda: is_read() or bool(self._shown.failure), seconds)
             return self._shown
 
     # --- writing --------------------------------------------------------------------------------
