@@ -167,6 +167,27 @@ async def test_other_rules_are_said_and_another_key_is_a_gap(
     assert SALT not in everything(story)
 
 
+def test_what_is_computed_is_told_where_all_that_it_is_computed_of_is() -> None:
+    rules = rules_of(exclude=["*.*.a", "*.*.a`b"], mask={"*.*.own": "***"})
+    columns = ["id", "a", "a`b", "of_a", "of_ab", "of_of", "of_id", "aa", "own"]
+    computed = {
+        "of_a": "upper(`A`)",
+        "of_ab": "upper(`a``b`)",
+        "of_of": "length(of_a)",
+        "of_id": "`id` + 1",
+        "aa": "`id` * `aa_` + $a",
+        "own": "`a`",
+    }
+    found = rules.of(TABLE, columns, ["id"], computed)
+    assert found is not None
+    assert found.left_out == {"a", "a`b", "of_a", "of_ab", "of_of"}
+    with pytest.raises(
+        ForbiddenRuleError, match=r"'of_a' .* is computed of 'a', which is not told"
+    ):
+        rules.of(TABLE, columns, ["of_a"], computed)
+    assert rules_of().of(TABLE, columns, ["id"], computed) is None
+
+
 def test_the_rule_that_tells_least_wins() -> None:
     both = {"mask": {"*.*.note": "x"}, "hash": ["*.*.*e"], "truncate": {"*.*.*": 1}}
     rules = rules_of(**both, include=["*.*.*"]).of(TABLE, NAMES, ())

@@ -5,9 +5,11 @@ from typing import Any
 
 import msgspec
 import pytest
+from structlog.testing import capture_logs
 
+from penstock.checks import Level
 from penstock.errors import ConfigError, RequestError, UndecodableError
-from penstock.event import ChangeEvent, SystemEvent
+from penstock.event import ChangeEvent, SchemaEvent, SystemEvent
 from penstock.sources.mysql.config import ColumnsConfig
 from penstock.sources.mysql.doctor import doctor
 from penstock.sources.mysql.row_readers import UnreadableTableError
@@ -15,7 +17,7 @@ from penstock.sources.mysql.selecting import ColumnFacts, Definition, KeyPart, S
 from penstock.testing.servers import MySqlServer, SqlServer
 from tests.mysql.conftest import on
 from tests.mysql.ranges import by_ranges
-from tests.mysql.support import Story, run, source_of
+from tests.mysql.support import Story, config_of, run, source_of
 from tests.telling import follow
 
 SALT = "a salt of sixteen"
@@ -67,6 +69,75 @@ async def test_a_copied_row_is_what_the_stream_tells_of_it(
     assert b"Anna" not in b"".join(told(copied))
     # Where a copied row came from is no place of the binlog.
     assert [event.origin is None for event in story.changes] == [True, True, False, False]
+
+
+async def test_what_is_computed_of_a_hidden_column_is_left_out(
+    server: SqlServer, database: str
+) -> None:
+    """Stored ones are in the binlog as any other column, and so is one that is computed of them; of
+    an ENUM that is masked, the shape does not say what it may be."""
+    rules = {
+        "exclude": ["*.*.password"],
+        "mask": {"*.*.Phone": "***", "*.*.mood": "?"},
+        "truncate": {"*.*.short": 2},
+    }
+    options: dict[str, Any] = {"include": [f"{database}.*"], "columns": rules}
+    made = (
+        "CREATE TABLE a (id INT PRIMARY KEY, `Phone` VARCHAR(20), password VARCHAR(20), "
+        "digits VARCHAR(9) AS (RIGHT(phone, 4)) STORED, "
+        "v VARCHAR(40) AS (CONCAT(id, ' ', `password`)) VIRTUAL, "
+        "of_v INT AS (CHAR_LENGTH(v)) STORED, double_id INT AS (id * 2) STORED, "
+        "short VARCHAR(20) AS (password) STORED, mood ENUM('glad', 'sad'), kind ENUM('a', 'b'))"
+    )
+    values = (
+        "INSERT INTO a (id, Phone, password, mood, kind) VALUES ({}, '555-1234', 'pw', 'sad', 'b')"
+    )
+    source = source_of(server, start="snapshot", **options)
+    with server.connect(database=database) as db:
+        run(db, made, values.format(1))
+        left_out = [f"{database}.a.{column}" for column in ("digits", "v", "of_v")]
+        checks = {one.name: one for one in await doctor("db", config_of(server, **options))}
+        assert checks["computed columns"].level is Level.WARNING
+        assert all(one in checks["computed columns"].detail for one in left_out)
+        assert "double_id" not in checks["computed columns"].detail
+        with capture_logs() as logs:
+            story = await follow(source, Story(), completed)
+        assert [one["columns"] for one in logs if "columns" in one] == [left_out]
+        run(db, "ALTER TABLE a ADD also VARCHAR(30) AS (CONCAT(Phone, 'x')) STORED")
+        run(db, values.format(2))
+        await follow(source, story, lambda story: len(story.changes) == 2)
+    told = {"Phone": "***", "double_id": 2, "short": "pw", "mood": "?", "kind": "b"}
+    assert [msgspec.json.decode(event.full_document or b"") for event in story.changes] == [
+        {"id": 1, **told},
+        {"id": 2, **told, "double_id": 4},
+    ]
+    said = msgspec.json.encode(story.events).decode()
+    assert "glad" not in said
+    shapes = [
+        msgspec.json.decode(one.description)
+        for one in story.events
+        if isinstance(one, SchemaEvent) and b'"columns"' in bytes(one.description)
+    ]
+    columns = {one["name"]: one for one in shapes[-1]["columns"]}
+    assert columns["kind"]["values"] == ["a", "b"]
+    assert "values" not in columns["mood"]
+
+
+@on("mysql", "files")
+async def test_a_key_that_is_computed_of_a_hidden_column_is_refused(
+    server: SqlServer, database: str
+) -> None:
+    options: dict[str, Any] = {"include": [f"{database}.*"], "columns": {"exclude": ["*.*.name"]}}
+    with server.connect(database=database) as db:
+        run(
+            db,
+            "CREATE TABLE a (name VARCHAR(9), code VARCHAR(9) AS (UPPER(name)) STORED NOT NULL, "
+            "UNIQUE (code))",
+        )
+        with pytest.raises(ConfigError, match=r"'code' of .*\.a is of its key, and is computed of"):
+            await follow(source_of(server, **options), Story(), lambda _: True)
+    hashed = {"exclude": ["*.*.name"], "hash": ["*.*.code"], "hash_salt": SALT}
+    await follow(source_of(server, **{**options, "columns": hashed}), Story(), lambda _: True)
 
 
 async def test_rules_that_make_other_keys_have_the_rows_copied_again(

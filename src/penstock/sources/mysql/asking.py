@@ -13,13 +13,14 @@ from penstock.sources.mysql.config import MysqlSourceConfig
 from penstock.sources.mysql.connection import (
     GONE,
     LOCKED,
+    ColumnNow,
     Connected,
     abort,
     characters,
     charsets,
+    columns_now,
     connect,
     discard,
-    virtual_columns,
     without_waiting,
 )
 from penstock.sources.mysql.described import Described, described
@@ -47,7 +48,7 @@ class Asking:
         self._connection: Connected | None = None
         self._charsets: dict[int, str] = {}
         self._characters: dict[str, dict[bytes, str]] = {}
-        self._met: dict[tuple[str, str], dict[str, bool]] | None = None
+        self._met: dict[tuple[str, str], dict[str, ColumnNow]] | None = None
         """What was asked of tables before the server began to wait for us; None: it does not."""
 
     def unless_locked(self, question: Callable[[Connected], T], otherwise: T) -> T:
@@ -65,10 +66,7 @@ class Asking:
         One may wait already; what it has locked is not known then, nor is any other."""
         nothing: dict[tuple[str, str], Described] = {}
         there = self.unless_locked(lambda by: described(by, self._config.scope), nothing)
-        self._met = {
-            table: {column: column in one.virtual for column in one.columns}
-            for table, one in there.items()
-        }
+        self._met = {table: one.columns for table, one in there.items()}
 
     def connection(self) -> Connected:
         """The connection."""
@@ -119,7 +117,8 @@ class Asking:
         # Of unique keys that it hashes, MariaDB keeps columns that it shows nobody.
         kept = {one for one in columns if one not in now and _HASH_OF_KEY.fullmatch(one)}
         shown = [one for one in columns if one not in kept]
-        virtual, certain = chosen(shown, shapes.virtual(name), now)
+        virtual_now = {one: facts.virtual for one, facts in now.items()}
+        virtual, certain = chosen(shown, shapes.virtual(name), virtual_now)
         if certain:
             shapes.learned(name, frozenset(one.casefold() for one in virtual))
         else:
@@ -129,7 +128,12 @@ class Asking:
                 source=self._source,
                 table=".".join(name),
             )
-        return compile_table(table, self._charsets, without=virtual | kept, rules=self._rules)
+        return compile_table(
+            *(table, self._charsets),
+            without=virtual | kept,
+            rules=self._rules,
+            computed={one: facts.expression for one, facts in now.items() if facts.expression},
+        )
 
     def changes_more(
         self, written: Sequence[tuple[str, str]], read: Sequence[tuple[str, str]]
@@ -144,17 +148,17 @@ class Asking:
         locked: str | None = "one of its tables is locked by who waits for this source"
         return self.unless_locked(question, locked)
 
-    def _columns_now(self, name: tuple[str, str], *, known: bool) -> dict[str, bool]:
-        """The columns of a table, and which are virtual; of one that is locked by a statement that
+    def _columns_now(self, name: tuple[str, str], *, known: bool) -> dict[str, ColumnNow]:
+        """The columns of a table; of one that is locked by a statement that
         may wait for us, as they were when the stream began."""
         if self._met is None:
-            return self.again(lambda by: virtual_columns(by, *name))
-        nothing: dict[str, bool] | None = None
-        now = self.unless_locked(lambda by: virtual_columns(by, *name), nothing)
+            return self.again(lambda by: columns_now(by, *name))
+        nothing: dict[str, ColumnNow] | None = None
+        now = self.unless_locked(lambda by: columns_now(by, *name), nothing)
         if now is None:
-            assumed: dict[str, bool] | None = {} if known else None
+            assumed: dict[str, ColumnNow] | None = {} if known else None
             now = self._met.get(name, assumed)
-        return self.again(lambda by: virtual_columns(by, *name)) if now is None else now
+        return self.again(lambda by: columns_now(by, *name)) if now is None else now
 
     def abort(self) -> None:
         """Have whoever waits for an answer get an error; from any thread."""

@@ -43,6 +43,7 @@ from penstock.sources.mysql.connection import (
     Connected,
     abort,
     ask,
+    column_now,
     connect,
     discard,
     seconds_now,
@@ -369,7 +370,12 @@ def defined(
         end = said.get(_END, _HIDDEN[_END])
         if parts and all(part.name != end for part in parts):
             parts.append(KeyPart(end, partial=False))
-    return Definition(*name, engine, tuple(columns), found, tuple(parts), versioned)
+    computed = {
+        str(one): facts.expression
+        for one, *_, extra, expression in described
+        if (facts := column_now(extra, expression)).expression
+    }
+    return Definition(*name, engine, tuple(columns), found, tuple(parts), versioned, computed)
 
 
 def _key(index: Sequence[tuple[Any, ...]], there: Collection[str]) -> tuple[str, list[KeyPart]]:

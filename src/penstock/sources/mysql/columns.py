@@ -7,10 +7,14 @@ left out, then masked, hashed, truncated. NULL stays NULL.
 A row is known by its key, so no column of a key may be left out, masked or truncated: different
 rows would become one. It may be hashed: equal values have equal hashes, and others do not. A row of
 a table without a key is known by what is captured of it.
+
+A column that the server computes of one that is not told as it is would tell it, so it is left out,
+unless a rule of its own says what is told of it. Which ones these are is what the server says now.
 """
 
 import base64
 import hmac
+import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from hashlib import sha256
 from typing import Any, Final
@@ -101,10 +105,15 @@ class ColumnRules:
         ]
 
     def of(
-        self, table: tuple[str, str], columns: Sequence[str], key: Collection[str]
+        self,
+        table: tuple[str, str],
+        columns: Sequence[str],
+        key: Collection[str],
+        computed: Mapping[str, str] | None = None,
     ) -> TableRules | None:
         """What becomes of the rows of a table with these columns and this key; None: nothing.
 
+        `computed` has the expressions of columns that the server computes, virtual ones too.
         Raises ForbiddenRuleError for a rule that would make different keys one.
         """
         if not self._scope.patterns:
@@ -131,6 +140,14 @@ class ColumnRules:
                 if verb != "hash":
                     _refuse(table, set(found).intersection(key), f"is in columns.{verb}")
                 changes |= dict.fromkeys(found, change)
+        for column, made_of in computed_of(computed or {}, left_out | changes.keys()).items():
+            if column in columns:
+                _refuse(
+                    table,
+                    {column}.intersection(key),
+                    f"is computed of {made_of!r}, which is not told",
+                )
+                left_out.add(column)
         return TableRules(frozenset(left_out), changes) if left_out or changes else None
 
     def hashed(self, table: tuple[str, str], columns: Sequence[str]) -> set[str]:
@@ -165,6 +182,29 @@ class ColumnRules:
     def _hashed(self, value: Any) -> str:
         data = value.encode() if isinstance(value, str) else _encoder.encode(value)
         return hmac.digest(self._salt, data, sha256).hex()
+
+
+def computed_of(computed: Mapping[str, str], hidden: Collection[str]) -> dict[str, str]:
+    """Of the columns that are computed, by these expressions: those of which a hidden one can be
+    told, each with one that it is computed of. A word of a text may be taken for a name."""
+    found: dict[str, str] = {}
+    while True:
+        also = {
+            column: other
+            for column, expression in computed.items()
+            if column not in hidden and column not in found
+            for other in (*hidden, *found)
+            if re.search(_named(other), expression, re.IGNORECASE)
+        }
+        if not also:
+            return found
+        found |= also
+
+
+def _named(column: str) -> str:
+    """What finds a column's name in an expression, in quotes or not."""
+    written = re.escape(column.replace("`", "``"))
+    return rf"(?<![\w$]){written}(?![\w$])"
 
 
 def _constant(text: str) -> Change:

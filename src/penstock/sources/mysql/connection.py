@@ -7,7 +7,7 @@ import contextlib
 import socket
 import ssl
 from collections.abc import Callable, Collection, Sequence
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeVar, cast
 
 import pymysql
 from msgspec import Struct
@@ -298,16 +298,35 @@ def _has_column(connection: Connected, view: str, column: str) -> bool:
     return bool(ask(connection, f"SHOW COLUMNS FROM information_schema.{view} LIKE %s", column))
 
 
-def virtual_columns(connection: Connected, database: str, table: str) -> dict[str, bool]:
-    """The columns of a table, and whether the server computes their values when it is asked.
+_PERIOD: Final = frozenset({"ROW START", "ROW END"})
+"""What MariaDB says of the columns of a version, which are computed of no other."""
 
-    It does not compute them for its binlog, which holds what happened to be there. None of a table
-    that is not there any more. Raises a MySQLError where we may not see it, which says no word.
+
+class ColumnNow(NamedTuple):
+    """What the server says of a column."""
+
+    virtual: bool
+    """Whether its values are computed when they are asked. The binlog does not have them computed,
+    but holds what happened to be there."""
+    expression: str
+    """Of which they are computed, now or when a row is written; empty for any other column."""
+
+
+def column_now(extra: Any, expression: Any) -> ColumnNow:
+    """A column by two of its facts in information_schema.COLUMNS."""
+    computed = "" if expression in _PERIOD else str(expression or "")
+    return ColumnNow("VIRTUAL" in str(extra).upper(), computed)
+
+
+def columns_now(connection: Connected, database: str, table: str) -> dict[str, ColumnNow]:
+    """The columns of a table, in order; none of a table that is not there any more.
+
+    Raises a MySQLError where we may not see it, which says no word.
     """
     rows = ask(
         connection,
-        "SELECT COLUMN_NAME, EXTRA FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = %s AND "
-        "TABLE_NAME = %s ORDER BY ORDINAL_POSITION",
+        "SELECT COLUMN_NAME, EXTRA, GENERATION_EXPRESSION FROM information_schema.COLUMNS "
+        "WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s ORDER BY ORDINAL_POSITION",
         database,
         table,
     )
@@ -317,7 +336,7 @@ def virtual_columns(connection: Connected, database: str, table: str) -> dict[st
         except pymysql.MySQLError as error:
             if code_of(error) not in NO_TABLE:
                 raise
-    return {str(name): "VIRTUAL" in str(extra).upper() for name, extra in rows}
+    return {str(name): column_now(extra, expression) for name, extra, expression in rows}
 
 
 def _quoted(database: str, table: str) -> str:

@@ -1,12 +1,20 @@
 """What a server says that its tables are now."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from msgspec import Struct
 
 from penstock import checks
 from penstock.sources.mysql.columns import ColumnRules, ForbiddenRuleError
-from penstock.sources.mysql.connection import Connected, all_tables, ask, tables
+from penstock.sources.mysql.connection import (
+    ColumnNow,
+    Connected,
+    all_tables,
+    ask,
+    column_now,
+    tables,
+)
 from penstock.sources.mysql.patterns import matching
 from penstock.sources.mysql.scope import Scope
 from penstock.sources.mysql.shapes import Shape, Shapes
@@ -15,38 +23,44 @@ from penstock.sources.mysql.shapes import Shape, Shapes
 class Described(Struct):
     """A table's columns, in their order."""
 
-    columns: list[str]
+    columns: dict[str, ColumnNow]
     key: list[str]
     """Those of the key by which a row is known; not in the key's own order."""
-    virtual: list[str]
-    """Those that are computed when they are asked."""
+
+    @property
+    def computed(self) -> dict[str, str]:
+        """The expressions of columns that the server computes."""
+        return {name: one.expression for name, one in self.columns.items() if one.expression}
 
 
 def described(connection: Connected, scope: Scope) -> dict[tuple[str, str], Described]:
     """The captured tables that are there."""
-    found = {table: Described([], [], []) for table in tables(connection, scope)}
+    found = {table: Described({}, []) for table in tables(connection, scope)}
     rows = ask(
         connection,
-        "SELECT TABLE_SCHEMA, TABLE_NAME, COLUMN_NAME, COLUMN_KEY, EXTRA "
-        "FROM information_schema.COLUMNS "
-        "ORDER BY TABLE_SCHEMA, TABLE_NAME, ORDINAL_POSITION",
+        "SELECT TABLE_SCHEMA, TABLE_NAME, COLUMN_NAME, COLUMN_KEY, EXTRA, GENERATION_EXPRESSION, "
+        "ORDINAL_POSITION FROM information_schema.COLUMNS",
     )
-    for database, table, column, key, extra in rows:
+    # Put in order here: to sort rows with expressions, MySQL reads all that it has once more.
+    for database, table, column, key, extra, expression, _ in sorted(rows, key=_ordinal):
         one = found.get((str(database), str(table)))
         if one is not None:
-            one.columns.append(str(column))
+            one.columns[str(column)] = column_now(extra, expression)
             if key == "PRI":  # so is the first unique key without NULL, where no other is primary
                 one.key.append(str(column))
-            if "VIRTUAL" in str(extra).upper():
-                one.virtual.append(str(column))
     return found
+
+
+def _ordinal(row: Sequence[Any]) -> int:
+    return int(row[-1])
 
 
 def shapes_now(connection: Connected, scope: Scope) -> tuple[Shape, ...]:
     """What a position that begins now has to know of the captured tables."""
     shapes = Shapes()
     for table, one in described(connection, scope).items():
-        shapes.learned(table, frozenset(name.casefold() for name in one.virtual))
+        virtual = (name for name, facts in one.columns.items() if facts.virtual)
+        shapes.learned(table, frozenset(name.casefold() for name in virtual))
     return shapes.kept()
 
 
@@ -55,10 +69,23 @@ def forbidden(there: Mapping[tuple[str, str], Described], rules: ColumnRules) ->
     wrong: list[str] = []
     for table, one in there.items():
         try:
-            rules.of(table, one.columns, one.key)
+            rules.of(table, [*one.columns], one.key, one.computed)
         except ForbiddenRuleError as error:
             wrong.append(str(error))
     return wrong
+
+
+def computed_of_hidden(there: Mapping[tuple[str, str], Described], rules: ColumnRules) -> list[str]:
+    """The columns, by their full names, that are left out for what they are computed of."""
+    found: list[str] = []
+    for table, one in there.items():
+        by_rules, all_of_it = (
+            rules.of(table, [*one.columns], (), computed) for computed in ({}, one.computed)
+        )
+        if all_of_it is not None and by_rules is not None:
+            also = all_of_it.left_out - by_rules.left_out
+            found += [".".join((*table, column)) for column in one.columns if column in also]
+    return found
 
 
 def unmatched(connection: Connected, scope: Scope) -> list[str]:
@@ -95,7 +122,8 @@ def keyed_anew(
             continue
         if not one.key:
             # Its rows are known by all that is captured of them.
-            if was.said(table, one.columns) != now.said(table, one.columns):
+            columns = [*one.columns]
+            if was.said(table, columns) != now.said(table, columns):
                 found.append(table)
             continue
         old, new = was.hashed(table, one.key), now.hashed(table, one.key)

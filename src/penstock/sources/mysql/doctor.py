@@ -24,7 +24,7 @@ from penstock.sources.mysql.connection import (
     tables,
     translated,
 )
-from penstock.sources.mysql.described import described, forbidden, unmatched
+from penstock.sources.mysql.described import computed_of_hidden, described, forbidden, unmatched
 from penstock.sources.mysql.holdings import flavour_of, holdings
 from penstock.sources.mysql.logged import Filters, unlogged
 from penstock.sources.mysql.moments import no_copies
@@ -347,12 +347,26 @@ def _columns(config: MysqlSourceConfig, connection: Connected) -> list[Check]:
     patterns = config.scope.columns.patterns
     if not patterns:
         return []
-    wrong = forbidden(described(connection, config.scope), config.columns.rules)
+    there = described(connection, config.scope)
+    wrong = forbidden(there, config.columns.rules)
     if wrong:
         detail, fix = "; ".join(wrong[:10]), "correct the source's columns"
         return [Check(name="columns", level=Level.ERROR, detail=detail, fix=fix)]
     detail = f"{len(patterns)} patterns of columns, none of a column that it cannot be of"
-    return [Check(name="columns", level=Level.OK, detail=detail)]
+    checks = [Check(name="columns", level=Level.OK, detail=detail)]
+    computed = computed_of_hidden(there, config.columns.rules)
+    if computed:
+        checks.append(
+            Check(
+                name="computed columns",
+                level=Level.WARNING,
+                detail=f"left out, for the server computes them of columns that are not told as "
+                f"they are: {', '.join(computed[:10])}",
+                fix="where that is not meant, give them a rule of their own (columns.mask, hash or "
+                "truncate)",
+            )
+        )
+    return checks
 
 
 def _position(text: str, connection: Connected, found: Facts) -> Check:

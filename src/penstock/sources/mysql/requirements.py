@@ -5,7 +5,7 @@ import structlog
 from penstock.errors import ConfigError
 from penstock.sources.mysql.config import MysqlSourceConfig
 from penstock.sources.mysql.connection import Connected, Facts, cascading, obstacles
-from penstock.sources.mysql.described import described, forbidden
+from penstock.sources.mysql.described import computed_of_hidden, described, forbidden
 from penstock.sources.mysql.logged import unlogged
 from penstock.sources.mysql.moments import no_copies
 from penstock.sources.mysql.positions import Flavour
@@ -73,9 +73,17 @@ def _require_columns(source: str, config: MysqlSourceConfig, asking: Connected) 
     """Have rules of columns that the tables which are there can have."""
     if not config.scope.columns.patterns:
         return
-    wrong = forbidden(described(asking, config.scope), config.columns.rules)
+    there = described(asking, config.scope)
+    wrong = forbidden(there, config.columns.rules)
     if wrong:
         raise ConfigError(
             f"{source}: {'; '.join(wrong[:10])}. Nothing was captured by these rules, and nothing "
             f"was skipped. Correct `columns` of this source."
+        )
+    computed = computed_of_hidden(there, config.columns.rules)
+    if computed:
+        logger.warning(
+            "columns that the server computes of others that are not told are left out",
+            source=source,
+            columns=computed,
         )

@@ -253,10 +253,12 @@ def compile_table(
     *,
     without: frozenset[str] = frozenset(),
     rules: ColumnRules | None = None,
+    computed: Mapping[str, str] | None = None,
 ) -> CompiledTable:
     """Make the function that reads rows of `table`, as `rules` have them told.
 
-    `charsets` names the character set of each collation; the columns `without` are read over.
+    `charsets` names the character set of each collation; the columns `without` are read over;
+    `computed` is as of `ColumnRules.of`.
     Raises UnreadableTableError for a column that has no exact form, or that `rules` cannot be of.
     """
     if not table.full:
@@ -267,7 +269,7 @@ def compile_table(
     key = tuple(table.columns[i].name for i in table.key)
     names = [column.name for column in table.columns]
     try:
-        ruled = rules.of((table.database, table.name), names, key) if rules else None
+        ruled = rules.of((table.database, table.name), names, key, computed) if rules else None
     except ForbiddenRuleError as error:
         raise UnreadableTableError(str(error)) from error
     version = version_of(table, without)
@@ -285,12 +287,14 @@ def compile_table(
         read = row_reader(table, charsets, told, image)
         return read if ruled is None else _ruled(read, ruled)
 
+    as_they_are = {name for name in told.values() if ruled is None or not ruled.changes((name,))}
     varies = varying(
-        (name, table.columns[i].type)
-        for i, name in told.items()
-        if ruled is None or not ruled.changes((name,))
+        (name, table.columns[i].type) for i, name in told.items() if name in as_they_are
     )
-    shape = {"schemaVersion": version, **described(table, charsets, told.values())}
+    shape = {
+        "schemaVersion": version,
+        **described(table, charsets, told.values(), as_they_are=as_they_are),
+    }
     if varying((name, table.columns[i].type) for i, name in told.items()):
         # Also where rules change them all, for then their declared types say nothing of values.
         shape["varying"] = varies

@@ -84,6 +84,8 @@ class Definition(Struct, frozen=True):
     key: tuple[KeyPart, ...]
     versioned: bool = False
     """Whether it keeps rows of before, which the binlog has as well."""
+    computed: Mapping[str, str] = {}
+    """The expressions of columns that the server computes, virtual ones too."""
 
     @property
     def table(self) -> tuple[str, str]:
@@ -166,7 +168,11 @@ class Selection:
         self.definition = definition
         names, key = [one.name for one in definition.columns], [one.name for one in definition.key]
         try:
-            ruled = None if rules is None else rules.of(definition.table, names, key)
+            ruled = (
+                None
+                if rules is None
+                else rules.of(definition.table, names, key, definition.computed)
+            )
         except ForbiddenRuleError as error:
             raise UnreadableTableError(str(error)) from error
         left_out = frozenset[str]() if ruled is None else ruled.left_out

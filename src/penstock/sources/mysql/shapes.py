@@ -298,16 +298,27 @@ _DIGITS: Final = frozenset({ColumnType.TIME2, ColumnType.DATETIME2, ColumnType.T
 _BLOBS: Final = {1: "tiny", 2: "", 3: "medium", 4: "long"}
 
 
-def described(table: Table, charsets: Mapping[int, str], told: Iterable[str]) -> dict[str, Any]:
-    """The columns of a table that are `told`, and its key, as a schema event has them."""
+def described(
+    table: Table,
+    charsets: Mapping[int, str],
+    told: Iterable[str],
+    *,
+    as_they_are: Container[str],
+) -> dict[str, Any]:
+    """The columns of a table that are `told`, and its key, as a schema event has them; with the
+    values that an ENUM or SET may have where its own are told `as_they_are`."""
     names = set(told)
     return {
-        "columns": [_column(one, charsets) for one in table.columns if one.name in names],
+        "columns": [
+            _column(one, charsets, members=one.name in as_they_are)
+            for one in table.columns
+            if one.name in names
+        ],
         "key": [table.columns[i].name for i in table.key],
     }
 
 
-def _column(column: Column, charsets: Mapping[int, str]) -> dict[str, Any]:
+def _column(column: Column, charsets: Mapping[int, str], *, members: bool) -> dict[str, Any]:
     charset = charsets.get(column.collation, "")
     said: dict[str, Any] = {"name": column.name, "type": _type(column)}
     if column.unsigned:
@@ -316,7 +327,7 @@ def _column(column: Column, charsets: Mapping[int, str]) -> dict[str, Any]:
         said["nullable"] = True
     if charset and column.collation != BINARY_COLLATION:
         said["charset"] = charset
-    if column.values:
+    if column.values and members:
         said["values"] = [member(one, CODECS.get(charset, "utf-8")) for one in column.values]
     return said
 
