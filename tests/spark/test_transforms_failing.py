@@ -448,6 +448,18 @@ def test_values_that_are_to_blame_are_poison_though_all_are(
     assert stopping.pauses == []
 
 
+def test_a_value_that_reads_like_a_broken_machine_is_rejected_as_any_other(
+    log: BlockLog, lake: Lake
+) -> None:
+    word = "java.lang.OutOfMemoryError: No space left on device"
+    log.append([[put(1, v=word), put(2, v="2")]])
+    lake.apply(transform=[{"filter": "CAST(v AS INT) > 0", "document_schema": "v STRING"}])
+    assert set(lake.rows) == {key(2)}
+    (rejected,) = rejects_of(lake.path)
+    assert rejected["key"] == key(1)
+    assert "OutOfMemory" not in rejected["reason"]
+
+
 def test_a_full_disk_is_no_fault_of_a_change(spark: "SparkSession") -> None:
     def fails(part: Any) -> None:
         raise RuntimeError("java.io.IOException: No space left on device")

@@ -6,11 +6,27 @@ whoever asks here is answered from all that an error came from.
 """
 
 from collections.abc import Callable, Iterator
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 _DATA_EXCEPTION: Final = "22"
 """The class of SQLSTATE of what values are to blame for."""
+_CONSTRAINT: Final = "23"
+"""The class of SQLSTATE of rows that do not meet what their table asks of them."""
 _GONE: Final = ("PATH_NOT_FOUND", "FAILED_READ_FILE")
+RAISED_IN_SQL: Final = "USER_RAISED_EXCEPTION"
+"""By raise_error() or assert_true(): somebody's judgement of a value."""
+_RAISED_IN_PYTHON: Final = "PythonException"
+"""What a worker raised; its text is that of whoever wrote its code."""
+
+
+class _Named(NamedTuple):
+    """How Spark names one error; "" where it does not."""
+
+    kind: str
+    """Its class."""
+    condition: str
+    state: str
+    """SQLSTATE."""
 
 
 def of_query(error: Exception) -> bool:
@@ -23,21 +39,38 @@ def of_query(error: Exception) -> bool:
 def condition_of(error: Exception) -> str:
     """What Spark calls the error: where values are to blame, the first that is said of them."""
     return of_values(error) or next(
-        (named for named, _ in _causes(error) if named), type(error).__name__
+        (one.condition for one in _causes(error) if one.condition), type(error).__name__
     )
 
 
 def of_values(error: Exception) -> str | None:
     """What Spark calls it where values are to blame that something was computed of; None else."""
-    for named, state in _causes(error):
+    for _, named, state in _causes(error):
         if state.startswith(_DATA_EXCEPTION):
             return named or state
     return None
 
 
+def quotes_values(error: BaseException) -> bool:
+    """Whether the text of an error may have values of rows in it: then nothing is to be looked for
+    there."""
+    return any(
+        one.state.startswith((_DATA_EXCEPTION, _CONSTRAINT))
+        or one.condition == RAISED_IN_SQL
+        or one.kind.endswith(_RAISED_IN_PYTHON)
+        for one in _causes(error)
+    )
+
+
+def is_called(error: BaseException, *conditions: str) -> bool:
+    """Whether Spark, or Delta in it, names the error, or what it came from, by one of these words,
+    or by one that begins so."""
+    return any(one.condition.startswith(conditions) for one in _causes(error))
+
+
 def is_gone(error: Exception) -> bool:
     """Whether a file is not there any more."""
-    return any(named.startswith(_GONE) for named, _ in _causes(error))
+    return is_called(error, *_GONE)
 
 
 def why_not(act: Callable[[], object]) -> str | None:
@@ -52,8 +85,8 @@ def why_not(act: Callable[[], object]) -> str | None:
     return None
 
 
-def _causes(error: Exception) -> Iterator[tuple[str, str]]:
-    """The condition and the SQLSTATE of an error and of each that it came from; "" where none."""
+def _causes(error: BaseException) -> Iterator[_Named]:
+    """An error, and each that it came from."""
     from py4j.protocol import Py4JJavaError
     from pyspark.errors.exceptions.captured import convert_exception
 
@@ -65,5 +98,7 @@ def _causes(error: Exception) -> Iterator[tuple[str, str]]:
         condition, state = (
             getattr(one, name, lambda: None)() or "" for name in ("getCondition", "getSqlState")
         )
-        yield condition, str(state)
+        origin = getattr(one, "_origin", None)
+        kind = type(one).__name__ if origin is None else str(origin.getClass().getName())
+        yield _Named(kind, condition, str(state))
         one = getattr(one, "_cause", None)

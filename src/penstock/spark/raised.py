@@ -19,11 +19,15 @@ from penstock.errors import (
     SparkMemoryError,
     WorkersUnavailableError,
 )
+from penstock.spark.causes import is_called, quotes_values
 from penstock.spark.options import NOTE
 from penstock.spark.storage import trouble_of
 
 _NO_MEMORY: Final = ("OutOfMemoryError", "spark.driver.maxResultSize")
-_TOO_LONG: Final = ("offset overflow while concatenating", "overflowed binary array capacity")
+_TOO_LONG: Final = re.compile(
+    r"^(?:[\w.]+: )?(?:offset overflow while concatenating|overflowed binary array capacity)",
+    re.MULTILINE,
+)
 """What Arrow says where a column of texts would have 2 GiB."""
 _WORKERS_AWAY: Final = ("Python worker failed to connect back", "CANNOT_OPEN_SOCKET")
 LOST: Final = (Py4JNetworkError, ConnectionError)
@@ -43,7 +47,9 @@ _SAFE: Final = (
     "Each table has a batch whole or not at all; one that is not whole is applied again when the "
     "pipeline is started."
 )
-_NAMED = re.compile(r"penstock\.errors\.(\w+): (.*)")
+_NAMED = re.compile(
+    r"(?:^|^Caused by: |\[USER_RAISED_EXCEPTION\] )penstock\.errors\.(\w+): (.*)", re.MULTILINE
+)
 _NOTED = re.compile(re.escape(NOTE) + r"(\{.*\})")
 
 
@@ -55,18 +61,19 @@ def known_error(error: BaseException, *, pipeline: str) -> PenstockError | None:
     """
     if isinstance(error, PenstockError):
         return error
-    text = str(error)  # of one of Spark's, that is some fifty calls to its JVM
-    if any(said in text for said in _WORKERS_AWAY):
-        return WorkersUnavailableError(pipeline=pipeline)
     if isinstance(error, LOST):
         what = "Spark's JVM in the driver has ended, as one does that has no memory left"
         return SparkMemoryError(pipeline=pipeline, what=what)
-    if any(said in text for said in _TOO_LONG):
+    text = str(error)  # of one of Spark's, that is some fifty calls to its JVM
+    if not quotes_values(error):
+        if any(said in text for said in _WORKERS_AWAY):
+            return WorkersUnavailableError(pipeline=pipeline)
+        for said in _NO_MEMORY:
+            if said in text:
+                what = f"Spark has not the memory for a batch ({said})"
+                return SparkMemoryError(pipeline=pipeline, what=what)
+    if _TOO_LONG.search(text):
         return FieldTooLargeError(pipeline=pipeline)
-    for said in _NO_MEMORY:
-        if said in text:
-            what = f"Spark has not the memory for a batch ({said})"
-            return SparkMemoryError(pipeline=pipeline, what=what)
     for noted in reversed(_NOTED.findall(text)):
         known = from_wire(noted.encode())
         if known is not None:
@@ -123,7 +130,7 @@ def _place_of(error: BaseException) -> str:
 
 def is_overtaken(error: BaseException) -> bool:
     """Whether Delta, in Spark, refused a commit because of another one."""
-    return any(said in str(error) for said in _OVERTAKEN)
+    return is_called(error, *_OVERTAKEN)
 
 
 def kind_of(error: BaseException) -> str:

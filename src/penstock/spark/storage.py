@@ -13,14 +13,16 @@ from deltalake.exceptions import DeltaError
 from msgspec import Struct
 
 from penstock.errors import PenstockError
+from penstock.spark.causes import quotes_values
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 _NOTE: Final = "penstock storage at: "
 """Behind it an error says the path. A note is in the text, too, that Spark makes of an error."""
-_NOTED: Final = re.compile(re.escape(_NOTE) + r"(.+)")
+_NOTED: Final = re.compile(rf"^{re.escape(_NOTE)}(.+)", re.MULTILINE)
 _CODES: Final = re.compile(r"(?:\[Errno |\(os error |Os \{ code: )(\d+)")
 _NO_ROOM: Final = "No space left on device"
+_RAISED_FULL: Final = re.compile(rf"^OSError: \[Errno {errno.ENOSPC}\] ", re.MULTILINE)
 _FILES: Final = re.compile(
     r"\b(part-\d{5}-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}-c\d{3}(?:\.\w+)?\.parquet"
     r"|changes-\d{20}-[0-9a-f]{32}\.parquet)\b"
@@ -132,7 +134,8 @@ def trouble_of(error: BaseException) -> Trouble | None:
     noted = _NOTED.findall(text)
     if not noted and not isinstance(error, OSError | DeltaError):
         # What Spark has no room for is told as text, without a path that is ours.
-        return Trouble(kind=Kind.FULL, path="") if _NO_ROOM in text else None
+        says = _RAISED_FULL.search(text) if quotes_values(error) else _NO_ROOM in text
+        return Trouble(kind=Kind.FULL, path="") if says else None
     named: Any = error.filename if isinstance(error, OSError) else None
     path = noted[-1].strip() if noted else named if isinstance(named, str) else ""
     files = _FILES.findall(text)

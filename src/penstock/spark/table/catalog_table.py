@@ -32,6 +32,7 @@ import msgspec
 import pyarrow as pa
 
 from penstock.errors import PipelineError
+from penstock.spark.causes import is_called
 from penstock.spark.table.arrow import arrow
 from penstock.spark.table.catalog_seen import KEEPS, LOG, PIPELINE, SeenTable
 from penstock.spark.table.committing import TRIES, UPKEEP
@@ -217,14 +218,14 @@ class CatalogTable(SeenTable):
                 f"TBLPROPERTIES ({_properties(says)})"
             )
         except Exception as error:
-            if _LEFT in str(error):
+            if is_called(error, _LEFT):
                 raise PipelineError(
                     f"pipeline {self._pipeline}: the catalog has no table {self.path}, and where "
                     f"it would be there are files, as a driver leaves them that is killed while "
                     f"it makes the table. Nothing was written. Look at them; if there are no rows, "
                     f"remove that folder, and start the pipeline again."
                 ) from error
-            if _EXISTS not in str(error):
+            if not is_called(error, _EXISTS):
                 raise
         self.reload()
 

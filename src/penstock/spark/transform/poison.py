@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from penstock.errors import TransformError
 from penstock.event import Kind
-from penstock.spark.causes import condition_of, of_values
+from penstock.spark.causes import RAISED_IN_SQL, condition_of, of_values
 from penstock.spark.finding import failing
 from penstock.spark.raised import inner_kind, kind_of, known_error, own_error
 from penstock.spark.storage import trouble_of
@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
 POISON_MAX: Final = 20
 """Code that fails on more changes of a batch is wrong, and not the changes."""
-_RAISED_IN_SQL: Final = "USER_RAISED_EXCEPTION"
-"""By raise_error() or assert_true(): somebody's judgement of a value."""
 _RAISED_ON_VALUES: Final = frozenset(
     {
         *("ArithmeticError", "AssertionError", "AttributeError", "IndexError", "KeyError"),
@@ -120,7 +118,7 @@ def failure(
             raise known from error
         by_values = (
             of_values(error) is not None
-            or condition_of(error) == _RAISED_IN_SQL
+            or condition_of(error) == RAISED_IN_SQL
             or inner_kind(error) in _RAISED_ON_VALUES
         )
         if not by_values and trouble_of(error) is not None:
