@@ -77,6 +77,13 @@ def command(
         str,
         typer.Option(help="How long a batch may gather, as 5s.", rich_help_panel=_BATCHES),
     ] = "0s",
+    tumbling_window: Annotated[
+        str,
+        typer.Option(
+            help="Windows of time over which the function adds up a state, as 60s; up to 900s.",
+            rich_help_panel=_BATCHES,
+        ),
+    ] = "0s",
     parallelization_factor: Annotated[
         int,
         typer.Option(
@@ -168,6 +175,7 @@ def command(
         "on_stream_end": on_stream_end,
         "batch_size": batch_size,
         "batching_window": batching_window,
+        "tumbling_window": tumbling_window,
         "parallelization_factor": parallelization_factor,
         "filters": tuple(filters or ()),
         "environments_max": environments_max,

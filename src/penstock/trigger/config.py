@@ -50,6 +50,13 @@ class TriggerConfig(Config):
         le=10,
         description="Batches of one shard at a time. The records of an item stay in order.",
     )
+    tumbling_window: Seconds = Field(
+        default=0.0,
+        ge=0,
+        le=900,
+        description="Length of the windows of time over which the function adds up a state; whole "
+        "seconds, 0 = none.",
+    )
     maximum_retry_attempts: int = Field(
         default=-1, ge=-1, le=10_000, description="Retries of a failed batch; -1 = for ever."
     )
@@ -130,6 +137,13 @@ class TriggerConfig(Config):
     def _whole(self) -> Self:
         if (self.table is None) == (self.stream is None):
             raise ValueError("say one of table and stream")
+        if self.tumbling_window != int(self.tumbling_window):
+            raise ValueError("tumbling_window is of whole seconds")
+        if self.tumbling_window and self.parallelization_factor > 1:
+            raise ValueError(
+                "tumbling_window has one state a shard, which batches side by side would share: "
+                "leave parallelization_factor at 1"
+            )
         if (self.starting_position == "AT_TIMESTAMP") != (
             self.starting_position_timestamp is not None
         ):

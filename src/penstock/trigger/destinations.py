@@ -26,7 +26,6 @@ from penstock.programs import start_program
 from penstock.trigger.batches import Piece
 from penstock.trigger.environment import Outcome
 from penstock.trigger.environments import Environments
-from penstock.trigger.records import event_of
 
 Condition = Literal["RetryAttemptsExhausted", "MaximumRecordAgeExceeded"]
 
@@ -35,10 +34,28 @@ Deliver = Callable[[bytes], Awaitable[None]]
 
 
 def write_letter(
-    piece: Piece, *, condition: Condition, outcome: Outcome, shard: str, stream: str, arn: str
+    piece: Piece,
+    event: bytes,
+    *,
+    condition: Condition,
+    outcome: Outcome,
+    shard: str,
+    stream: str,
+    arn: str,
 ) -> bytes:
-    """The letter of records that are given up; `outcome` is that of their last call, if any."""
-    first, last = piece.records[0], piece.records[-1]
+    """The letter of records that are given up, or of the end of a window, which has none.
+
+    `event` is what the function would be called with; `outcome` is that of the last call, if any.
+    """
+    of_records: dict[str, Any] = {}
+    if piece.records:
+        first, last = piece.records[0], piece.records[-1]
+        of_records = {
+            "startSequenceNumber": first.number,
+            "endSequenceNumber": last.number,
+            "approximateArrivalOfFirstRecord": _instant(first.arrived_seconds),
+            "approximateArrivalOfLastRecord": _instant(last.arrived_seconds),
+        }
     letter: dict[str, Any] = {
         "requestContext": {
             "requestId": str(uuid.uuid4()),
@@ -57,14 +74,11 @@ def write_letter(
         "timestamp": datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
         "DDBStreamBatchInfo": {
             "shardId": shard,
-            "startSequenceNumber": first.number,
-            "endSequenceNumber": last.number,
-            "approximateArrivalOfFirstRecord": _instant(first.arrived_seconds),
-            "approximateArrivalOfLastRecord": _instant(last.arrived_seconds),
+            **of_records,
             "batchSize": len(piece.records),
             "streamArn": stream,
         },
-        "payload": event_of(piece.records).decode(),
+        "payload": event.decode(),
     }
     return msgspec.json.encode(letter)
 

@@ -16,6 +16,7 @@ from penstock.trigger.environments import Environments
 from penstock.trigger.records import Record, event_of
 from penstock.trigger.shard import Finished
 from penstock.trigger.streams import StoppedError, stopped_within
+from penstock.trigger.windows import Windows, without_state
 
 log = structlog.get_logger(__name__)
 
@@ -43,16 +44,28 @@ class Handler:
             initial_seconds=config.retry_delay, max_seconds=config.retry_delay_max, max_retries=0
         )
 
-    async def handle(self, shard: str, batch: tuple[Record, ...], finished: Finished) -> None:
-        """Return once every record of the batch is finished, or `stop` is set."""
+    async def handle(
+        self,
+        shard: str,
+        batch: tuple[Record, ...],
+        finished: Finished,
+        windows: Windows | None = None,
+    ) -> None:
+        """Return once every record of the batch is finished, or `stop` is set.
+
+        With `windows`, each call is of the one that is open; a batch without records ends it.
+        """
         pending = deque([Piece(batch)])
         backoff = Backoff(self._retry)
         last = Outcome()
-        while pending and not self._stop.is_set():
-            piece = pending.popleft()
+        while not self._stop.is_set():
+            piece = _next(pending, windows)
+            if piece is None:
+                return
             if count := self._too_old(piece):
                 old = piece._replace(records=piece.records[:count])
-                if not await self._give_up(shard, old, "MaximumRecordAgeExceeded", last, finished):
+                why: Condition = "MaximumRecordAgeExceeded"
+                if not await self._give_up(shard, old, why, last, finished, windows):
                     return
                 rest = piece.records[count:]
                 if rest:
@@ -60,11 +73,11 @@ class Handler:
                 continue
             piece = piece._replace(calls=piece.calls + 1)
             try:
-                last, failed = await self._call(piece)
+                last, failed = await self._call(piece, windows)
             except StoppedError:
                 return
             done = [record.number for record in piece.records[:failed]]
-            if done:
+            if done or (failed is None and not piece.records):
                 self._counts["handled"] += len(done)
                 await finished(done)
             if failed is None:
@@ -82,7 +95,8 @@ class Handler:
             pending.extendleft(reversed(then.pieces))
             if then.discarded is not None:
                 gone = then.discarded
-                if not await self._give_up(shard, gone, "RetryAttemptsExhausted", last, finished):
+                why = "RetryAttemptsExhausted"
+                if not await self._give_up(shard, gone, why, last, finished, windows):
                     return
                 backoff.reset()
                 continue
@@ -91,7 +105,7 @@ class Handler:
             log.warning(
                 "a batch failed, trying again",
                 shard=shard,
-                first=then.pieces[0].records[0].number,
+                first=_first(then.pieces[0]),
                 records=sum(len(one.records) for one in then.pieces),
                 pieces=len(then.pieces),
                 calls=piece.calls,
@@ -100,19 +114,22 @@ class Handler:
             )
             await stopped_within(self._stop, seconds)
 
-    async def _call(self, piece: Piece) -> tuple[Outcome, int | None]:
+    async def _call(self, piece: Piece, windows: Windows | None) -> tuple[Outcome, int | None]:
         """Call the function; its outcome, and the first record that it did not handle.
 
         Raises StoppedError if it was not called.
         """
-        outcome = await self._environments.call(event_of(piece.records))
+        outcome = await self._environments.call(_event(piece, windows))
         self._counts["calls"] += 1
         if outcome.error:
             return outcome, 0
         is_reporting = self._config.report_batch_item_failures
         try:
             numbers = [record.number for record in piece.records]
-            failed = first_failed(outcome.answer, numbers, is_reporting=is_reporting)
+            answer = outcome.answer if windows is None else without_state(outcome.answer)
+            failed = first_failed(answer, numbers, is_reporting=is_reporting)
+            if windows is not None and failed != 0:
+                windows.answered(outcome.answer, is_final=not piece.records)
         except InvalidAnswerError as error:
             return Outcome(error="InvalidAnswer", message=f"the function's answer: {error}"), 0
         if failed is None:
@@ -130,12 +147,13 @@ class Handler:
         condition: Condition,
         outcome: Outcome,
         finished: Finished,
+        windows: Windows | None,
     ) -> bool:
         """Have records kept by the destination, and finish them; False if stopped before."""
         facts = {
             "shard": shard,
-            "first": piece.records[0].number,
-            "last": piece.records[-1].number,
+            "first": _first(piece),
+            "last": piece.records[-1].number if piece.records else "the end of a window",
             "records": len(piece.records),
             "condition": condition,
         }
@@ -144,7 +162,7 @@ class Handler:
             log.error("records were discarded, as configured", **facts)
         else:
             letter = write_letter(
-                piece,
+                *(piece, _event(piece, windows)),
                 condition=condition,
                 outcome=outcome if piece.calls else Outcome(),
                 shard=shard,
@@ -155,6 +173,8 @@ class Handler:
                 return False
             self._counts["set_aside"] += len(piece.records)
             log.error("records were given to the failure destination", **facts)
+        if windows is not None and not piece.records:
+            windows.close()
         await finished([record.number for record in piece.records])
         return True
 
@@ -179,3 +199,19 @@ class Handler:
                     return False
             else:
                 return True
+
+
+def _next(pending: deque[Piece], windows: Windows | None) -> Piece | None:
+    """What is called next: before all else the end of a window whose state is too large."""
+    ends = bool(pending) and not pending[0].records
+    if windows is not None and windows.is_full and not ends:
+        return Piece(())
+    return pending.popleft() if pending else None
+
+
+def _event(piece: Piece, windows: Windows | None) -> bytes:
+    return event_of(piece.records) if windows is None else windows.event(piece.records)
+
+
+def _first(piece: Piece) -> str:
+    return piece.records[0].number if piece.records else "the end of a window"

@@ -5,6 +5,8 @@ from typing import Literal, NamedTuple
 
 from msgspec import Struct
 
+from penstock.trigger.windows import Window
+
 PlaceKind = Literal[
     "TRIM_HORIZON", "LATEST", "AT_TIMESTAMP", "AT_SEQUENCE_NUMBER", "AFTER_SEQUENCE_NUMBER"
 ]
@@ -18,6 +20,8 @@ class Place(Struct, frozen=True, omit_defaults=True):
     """A sequence number, or Unix seconds."""
     done: bool = False
     """The shard has ended, and all of it was handled."""
+    window: Window | None = None
+    """The window of time that is under way here, with its state."""
 
 
 class Shard(NamedTuple):

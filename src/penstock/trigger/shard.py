@@ -1,6 +1,7 @@
 """One shard: read ahead by a little, in lanes by item, each lane a batch at a time."""
 
 import asyncio
+import time
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
@@ -10,7 +11,7 @@ import msgspec
 import structlog
 import xxhash
 
-from penstock.errors import TriggerTrimmedError
+from penstock.errors import TriggerError, TriggerTrimmedError
 from penstock.trigger.batches import EVENT_BYTES_MAX, Tracker, fitting, take_batch
 from penstock.trigger.checkpoints import Checkpoints
 from penstock.trigger.config import TriggerConfig
@@ -26,6 +27,7 @@ from penstock.trigger.streams import (
     TrimmedError,
     stopped_within,
 )
+from penstock.trigger.windows import Windows
 
 log = structlog.get_logger(__name__)
 
@@ -34,8 +36,9 @@ TRACKED_MAX: Final = 100_000
 
 Finished = Callable[[list[str]], Awaitable[None]]
 """Says that the records of these numbers are done."""
-Handle = Callable[[tuple[Record, ...], Finished], Awaitable[None]]
-"""Handles a batch until all of it is done, or the trigger is to stop."""
+Handle = Callable[[tuple[Record, ...], Finished, Windows | None], Awaitable[None]]
+"""Handles a batch until all of it is done, or the trigger is to stop; one without records is the
+end of the open window."""
 
 
 class ShardReader:
@@ -67,11 +70,30 @@ class ShardReader:
         self._failure: Exception | None = None
         self._lanes = [deque[Record]() for _ in range(config.parallelization_factor)]
         self._tracker = Tracker()
+        self._windows = self._windows_of(checkpoints.places[shard.id])
+        self._quiet_seconds = 0.0
+        """When the shard was last seen to have no more; Unix seconds."""
         self._sizes = dict[str, int]()
         """Of the records in hand, by their numbers."""
         self._bytes = 0
         self._is_ended = False
         self._changed = asyncio.Condition()
+
+    def _windows_of(self, place: Place) -> Windows | None:
+        """Raises TriggerError for a window that would be given up with what was added up."""
+        seconds = int(self._config.tumbling_window)
+        if seconds:
+            return Windows(
+                seconds=seconds, shard=self._shard.id, stream=self._stream, window=place.window
+            )
+        if place.window is not None:
+            raise TriggerError(
+                f"a window of {place.window.seconds} s is open in the shard {self._shard.id}, and "
+                f"windows are not asked for any more. Nothing was read, and its state is kept. "
+                f"Start with --tumbling-window {place.window.seconds}s until the function was told "
+                f"of its end, or with another --name."
+            )
+        return None
 
     async def run(self) -> None:
         """Read and handle, until the shard has ended and all of it is done, or `stop` is set.
@@ -86,8 +108,8 @@ class ShardReader:
             stopping.cancel()
         if self._failure is not None:
             raise self._failure
-        if self._is_ended and not len(self._tracker):
-            place = self._checkpoints.places[self._shard.id]
+        place = self._checkpoints.places[self._shard.id]
+        if self._is_ended and not len(self._tracker) and place.window is None:
             await self._checkpoints.put(self._shard.id, msgspec.structs.replace(place, done=True))
 
     async def _guarded(self, part: Coroutine[Any, Any, None]) -> None:
@@ -112,6 +134,7 @@ class ShardReader:
             try:
                 if iterator is None:
                     place, iterator = await self._open(place)
+                asked_seconds = time.time()
                 page = await self._streams.records(iterator)
             except ExpiredError:
                 iterator = None
@@ -132,6 +155,7 @@ class ShardReader:
                 await self._end()
                 return
             if not page.records:
+                await self._be_quiet(asked_seconds)
                 await stopped_within(self._stop, self._config.poll_interval)
 
     async def _open(self, place: Place) -> tuple[Place, str]:
@@ -146,11 +170,19 @@ class ShardReader:
                 except TrimmedError:
                     iterator, _ = await self._streams.iterator(self._stream, shard.id, place)
                     return place, iterator
-                await self._checkpoints.put(shard.id, begin)
+                await self._keep(begin)
                 return begin, iterator
             case _:
                 iterator, _ = await self._streams.iterator(self._stream, shard.id, place)
                 return place, iterator
+
+    async def _be_quiet(self, seconds: float) -> None:
+        """The shard had no more at that time."""
+        if self._windows is None:
+            return
+        async with self._changed:
+            self._quiet_seconds = seconds
+            self._changed.notify_all()
 
     async def _end(self) -> None:
         """Nothing more comes of the shard."""
@@ -183,7 +215,7 @@ class ShardReader:
         if not is_numbered and not len(self._tracker):
             # Once a record was seen its number is the place: a restart may not begin behind it.
             first = Place("AT_SEQUENCE_NUMBER", records[0].number)
-            await self._checkpoints.put(self._shard.id, first)
+            await self._keep(first)
         passed = list[str]()
         async with self._changed:
             for record in records:
@@ -225,38 +257,70 @@ class ShardReader:
     # --- handling ---------------------------------------------------------------------------------
 
     async def _work(self, lane: deque[Record]) -> None:
-        while batch := await self._gather(lane):
-            await self._handle(batch, self._finished)
+        while (batch := await self._gather(lane)) is not None:
+            await self._handle(batch, self._handled, self._windows)
 
-    async def _gather(self, lane: deque[Record]) -> tuple[Record, ...]:
-        """The lane's next batch, full or as its window leaves it; empty when there is none more."""
+    async def _gather(self, lane: deque[Record]) -> tuple[Record, ...] | None:
+        """The lane's next batch, full or as the time leaves it; empty where the window of time that
+        is open has come to its end, and None when there is none more."""
         count_max = self._config.batch_size
 
+        def fit() -> int:
+            count = fitting(lane, count_max=count_max)
+            return count if self._windows is None else min(count, self._windows.leading(lane))
+
         def is_full() -> bool:
-            fit = fitting(lane, count_max=count_max)
-            return fit == count_max or fit < len(lane) or self._is_over()
+            return fit() == count_max or fit() < len(lane) or self._is_over()
 
         async with self._changed:
-            await self._changed.wait_for(lambda: bool(lane) or self._is_over())
+            await self._changed.wait_for(
+                lambda: bool(lane) or self._is_over() or self._ends_window(lane)
+            )
+            if self._ends_window(lane) and not self._stop.is_set():
+                return ()
             if self._config.batching_window and not is_full():
                 with suppress(TimeoutError):
                     async with asyncio.timeout(self._config.batching_window):
                         await self._changed.wait_for(is_full)
-            if self._stop.is_set():
-                return ()
-            return take_batch(lane, count_max=count_max)
+            if self._stop.is_set() or not lane:
+                return None
+            batch = take_batch(lane, count_max=fit())
+            if self._windows is not None:
+                self._windows.begin(batch[0])
+            return batch
+
+    def _ends_window(self, lane: deque[Record]) -> bool:
+        windows = self._windows
+        if windows is None or windows.open is None:
+            return False
+        if lane:
+            return not windows.has(lane[0])
+        return self._is_ended or windows.is_over(self._quiet_seconds)
 
     def _is_over(self) -> bool:
         return self._is_ended or self._stop.is_set()
 
-    async def _finished(self, numbers: list[str]) -> None:
+    async def _handled(self, numbers: list[str]) -> None:
+        """These records are done, and what the function answered counts."""
+        await self._finished(numbers, handled=True)
+
+    async def _finished(self, numbers: list[str], *, handled: bool = False) -> None:
         """These records are done: keep the checkpoint behind the lowest that is not."""
         async with self._changed:
+            if handled and self._windows is not None:
+                self._windows.commit()
             for number in numbers:
                 self._bytes -= self._sizes.pop(number, 0)
             reached = self._tracker.finish(numbers)
             if reached is not None:
                 # Inside the turn, so that no checkpoint overtakes a later one.
-                place = Place("AFTER_SEQUENCE_NUMBER", reached)
-                await self._checkpoints.put(self._shard.id, place)
+                await self._keep(Place("AFTER_SEQUENCE_NUMBER", reached))
+            elif handled and self._windows is not None:
+                await self._keep(self._checkpoints.places[self._shard.id])
             self._changed.notify_all()
+
+    async def _keep(self, place: Place) -> None:
+        """Keep a place, with the window that is under way there."""
+        if self._windows is not None:
+            place = msgspec.structs.replace(place, window=self._windows.open)
+        await self._checkpoints.put(self._shard.id, place)
