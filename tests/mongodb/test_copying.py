@@ -14,6 +14,7 @@ from penstock.event import SystemEvent
 from penstock.sources.mongodb.again import named, with_collections
 from penstock.sources.mongodb.cursor import Patience
 from penstock.sources.mongodb.namespaces import Namespaces
+from penstock.sources.mongodb.pace import Pace
 from penstock.sources.mongodb.positions import Copying, MongoPosition, Server, Token
 from penstock.sources.mongodb.session import Session
 from tests.mongodb.support import config
@@ -29,6 +30,7 @@ async def announced(copying: Copying) -> tuple[dict[str, Any], Copying]:
         client=None,  # type: ignore[arg-type]
         deployment=None,  # type: ignore[arg-type]
         patience=Patience(1),
+        pace=Pace(documents_max=1, seconds=1),
         position=MongoPosition(Server("rs0"), TOKEN, copying),
         desk=CopyDesk(),
     )

@@ -39,6 +39,7 @@ def session(**options: Any) -> Session:
         client=nothing,
         deployment=nothing,
         patience=nothing,
+        pace=nothing,
         position=MongoPosition(server=Server("rs"), token=Token(token_of(1))),
         desk=nothing,
     )

@@ -1,12 +1,13 @@
-"""Faults on demand: a TCP connection that breaks at an exact byte, falls silent, or lies.
+"""Faults on demand: a TCP connection that breaks at an exact byte, falls silent, lies, or is slow.
 
     async with CutProxy(server.host, server.port) as proxy:
         proxy.cut(1234, once=lambda sent: sent.startswith(b"..."))
         ...  # connect to proxy.port
         proxy.hush()  # what is connected stays so, and hears nothing more
         proxy.damage()  # what is connected hears one bit that was not said
+        proxy.slow(1_000_000)  # what is connected hears a million bytes a second
 
-Everything is on loopback and in one event loop; nothing is slowed down but by the loop.
+Everything is on loopback and in one event loop; nothing else is slowed down but by the loop.
 """
 
 import asyncio
@@ -16,6 +17,7 @@ from types import TracebackType
 from typing import Self
 
 _READ_BYTES = 64 << 10
+_SHORT_BYTES = 2000
 
 
 class CutProxy:
@@ -29,6 +31,7 @@ class CutProxy:
         self._once: Callable[[bytes], bool] = lambda _: True
         self._hushed = asyncio.Event()
         self._damaged = asyncio.Event()
+        self._bytes_per_second: int | None = None
         self.passed = 0
         """Bytes that the server sent over the connections that count, since `cut` was called."""
         self.broken = 0
@@ -79,6 +82,11 @@ class CutProxy:
         self._damaged.set()
         self._damaged = asyncio.Event()
 
+    def slow(self, bytes_per_second: int | None) -> None:
+        """Let through no more than that of what the server sends over each connection, but short
+        answers at once; None: as it comes."""
+        self._bytes_per_second = bytes_per_second
+
     async def _accepted(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
@@ -123,6 +131,8 @@ class CutProxy:
         while data := await reader.read(_READ_BYTES):
             if hushed.is_set():
                 continue
+            if self._bytes_per_second is not None and len(data) > _SHORT_BYTES:
+                await asyncio.sleep(len(data) / self._bytes_per_second)
             if damaged.is_set():
                 damaged = asyncio.Event()
                 data = data[:-1] + bytes([data[-1] ^ 1])

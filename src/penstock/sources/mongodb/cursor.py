@@ -29,9 +29,11 @@ _PATIENCE_MAX = 64
 class Patience:
     """How long to wait for an answer (S15).
 
-    The server may search a long oplog for a rare event and be silent meanwhile; a reconnect would
-    make it start over. So each silence in a row is allowed to last twice as long, up to 64 times
-    the deadline, until one of them is answered; that the stream is open again answers none.
+    The server may search a long oplog for a rare event and be silent meanwhile, or a slow line may
+    need long for a large answer; a reconnect would make both start over. So each silence in a row
+    is allowed to last twice as long, up to 64 times the deadline, until a commit was told, behind
+    which the next try goes on. That the stream is open again, or has brought a part of a
+    transaction, helps none: that part comes again.
     """
 
     def __init__(self, deadline_seconds: float) -> None:
@@ -43,8 +45,8 @@ class Patience:
         """How long the next answer may take."""
         return self._deadline_seconds * self._factor
 
-    def answered(self) -> None:
-        """A search has ended; the next silence is the first one."""
+    def moved_on(self) -> None:
+        """A commit was told; the next silence is the first one."""
         self._factor = 1
 
     def exhausted(self, source: str) -> SourceUnavailableError:
@@ -116,7 +118,6 @@ class ChangeCursor:
                 "maxTimeMS": max(await_ms, 1),
             }
         )
-        self._patience.answered()
         return Reply(
             # The driver gives a view of a document of 4 KiB or more.
             [bytes(event.raw) for event in cursor["nextBatch"]],

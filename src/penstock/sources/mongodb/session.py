@@ -32,6 +32,7 @@ from penstock.sources.mongodb.documents import TOGETHER_MAX, decode, decode_toge
 from penstock.sources.mongodb.failures import is_too_large
 from penstock.sources.mongodb.normalise import Change, Normaliser, raw_token
 from penstock.sources.mongodb.oplog import committed_entry
+from penstock.sources.mongodb.pace import Pace
 from penstock.sources.mongodb.poison import DeadLetters, is_reserved
 from penstock.sources.mongodb.positions import Copying, MongoPosition, PositionWriter, Token
 from penstock.sources.mongodb.replay import Inbox, Rereader
@@ -61,6 +62,7 @@ class Session:
         client: Client,
         deployment: Deployment,
         patience: Patience,
+        pace: Pace,
         position: MongoPosition,
         desk: CopyDesk[Namespace],
     ) -> None:
@@ -70,6 +72,7 @@ class Session:
         self._client = client
         self._deployment = deployment
         self._patience = patience
+        self._pace = pace
         self._token = position.token
         self._seen = position.token
         self._writer = PositionWriter(position)
@@ -111,6 +114,7 @@ class Session:
         while True:
             cursor = self._cursor()
             reading: asyncio.Task[Reply] | None = None
+            copying: asyncio.Task[Commit] | None = None
             try:
                 await cursor.open(self._pipeline(), not_before=self._not_before)
                 reading = self._read(cursor, BUSY_AWAIT_MS)
@@ -125,12 +129,12 @@ class Session:
                         raws = reply.events[first : first + TOGETHER_MAX]
                         for raw, document in zip(raws, decode_together(raws), strict=True):
                             for item in self._take(raw, document):
-                                yield item
+                                yield self._told(item)
                         # The event loop gets a turn, about once in two milliseconds.
                         await asyncio.sleep(0)
                     await self._prove(reply)
                     for item in self._reply_ended(reply):
-                        yield item
+                        yield self._told(item)
                     if reading is None:
                         break
                     if self.inbox and self._settled:
@@ -140,7 +144,10 @@ class Session:
                     # What is being read while a chunk is, was asked for before it.
                     self._asked_since_chunk = not self._may_copy(reply)
                     if not self._asked_since_chunk:
-                        yield await self._copy()
+                        copying = asyncio.create_task(self._copy())
+                        while not await self._answered(copying):
+                            yield await self._meanwhile()
+                        yield self._told(await copying)
             except OperationFailure as error:
                 if not is_too_large(error):
                     raise
@@ -148,8 +155,9 @@ class Session:
                     yield item
             finally:
                 try:
-                    if reading is not None:
-                        await ended(reading)
+                    for task in (reading, copying):
+                        if task is not None:
+                            await ended(task)
                 finally:
                     await cursor.close()
 
@@ -189,21 +197,31 @@ class Session:
             return BUSY_AWAIT_MS
         return int(self._config.heartbeat_seconds * 1000)
 
-    async def _answered(self, reading: asyncio.Task[Reply]) -> bool:
-        """Wait for a reply; False after a heartbeat without one or when something is asked of us,
-        if that may be said.
+    def _told(self, item: Commit | Fragment) -> Commit | Fragment:
+        """What is told of the server's; behind a commit another session goes on."""
+        if isinstance(item, Commit):
+            self._patience.moved_on()
+        return item
 
-        A server that searches is silent, and that is no reason to call the source so.
+    async def _answered(self, asked: "asyncio.Task[Reply] | asyncio.Task[Commit]") -> bool:
+        """Wait for an answer; False after a heartbeat without one, or when something is asked of
+        us.
+
+        A server that searches is silent, and so is one behind a slow line until all of a large
+        answer is here; that is no reason to call the source so.
         """
         timeout = self._config.heartbeat_seconds * 1.5
-        awaited: set[asyncio.Future[Any]] = {reading}
+        awaited: set[asyncio.Future[Any]] = {asked}
         if self._settled:
             awaited.add(self.inbox.arrived)
         await asyncio.wait(awaited, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
-        return reading.done() or not self._settled
+        return asked.done()
 
-    async def _meanwhile(self) -> Commit:
-        """What is said between two replies: what was asked of us, else that we are alive."""
+    async def _meanwhile(self) -> Commit | Fragment:
+        """What is said between two answers: what was asked of us, else that we are alive; within a
+        transaction, where no position may be said, by none of its events."""
+        if not self._settled:
+            return Fragment(source=self._source, events=())
         if not self.inbox:
             return self._heartbeat(self._token)
         rereader = Rereader(self._source, self._config, self._client, self._normaliser)
@@ -334,13 +352,20 @@ class Session:
             self._copy_on(None)
             return self._said("snapshot_completed", copying)
         namespace = copying.pending[0]
-        chunk = await read_chunk(
-            self._client,
-            namespace,
-            after=copying.after,
-            limit=self._config.snapshot_chunk_documents,
-            not_before=self._token.time,
-        )
+        began = time.monotonic()
+        try:
+            async with asyncio.timeout(self._patience.seconds):
+                chunk = await read_chunk(
+                    self._client,
+                    namespace,
+                    after=copying.after,
+                    limit=self._pace.documents,
+                    not_before=self._token.time,
+                )
+        except TimeoutError:
+            self._pace.failed()
+            raise
+        self._pace.took(len(chunk.documents), seconds=time.monotonic() - began)
         if chunk.put_off:
             return self._put_off(copying, chunk)
         events: list[AnyEvent] = []

@@ -52,6 +52,7 @@ from penstock.sources.mongodb.oplog import (
     place_before,
     seconds_to_loss,
 )
+from penstock.sources.mongodb.pace import Pace
 from penstock.sources.mongodb.positions import (
     Copying,
     MongoPosition,
@@ -90,6 +91,9 @@ class MongoSource:
         self.name = name
         self.config = config
         self._patience = Patience(config.deadline_seconds)
+        self._pace = Pace(
+            documents_max=config.snapshot_chunk_documents, seconds=config.deadline_seconds / 2
+        )
         self._desk = CopyDesk[Namespace]()
         self._session_now: Session | None = None
         self._letters = 0
@@ -372,6 +376,7 @@ class MongoSource:
             client=client,
             deployment=deployment,
             patience=self._patience,
+            pace=self._pace,
             position=position,
             desk=self._desk,
         )
