@@ -27,6 +27,7 @@ from penstock.errors import (
 )
 from penstock.serve.flight import FlightServer
 from penstock.spark.config import TablePipelineConfig
+from penstock.spark.raised import is_overtaken, own_error
 from penstock.spark.run import run_pipeline
 from penstock.spark.table import catalog_table, sparks
 from penstock.spark.table.apply import table_states
@@ -327,6 +328,30 @@ def test_what_two_drivers_reject_is_there_once(place: Place) -> None:
     assert world.stored("rejects").num_rows == 2
 
 
+def raise_in_jvm(spark: "SparkSession", name: str) -> None:
+    """Have Delta's own error raised, as what a call came from."""
+    session: Any = spark
+    jvm = session._jvm
+    words = session._sc._gateway.new_array(jvm.java.lang.String, 8)
+    for place in range(8):
+        words[place] = "t"
+    error = getattr(jvm.io.delta.exceptions, name)(words)
+    jvm.java.util.concurrent.CompletableFuture.failedFuture(error).join()
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["ConcurrentAppendException", "ConcurrentDeleteReadException", "MetadataChangedException"],
+)
+def test_a_commit_that_another_made_impossible_is_known_by_deltas_name_for_it(
+    spark: "SparkSession", name: str
+) -> None:
+    with pytest.raises(Exception, match="DELTA") as raised:
+        raise_in_jvm(spark, name)
+    assert is_overtaken(raised.value)
+    assert "another process committed" in str(own_error(raised.value, pipeline="p"))
+
+
 @pytest.mark.soak
 def test_a_commit_that_joins_files_meanwhile_is_no_end(
     place: Place, monkeypatch: pytest.MonkeyPatch
@@ -336,12 +361,12 @@ def test_a_commit_that_joins_files_meanwhile_is_no_end(
 
     world = World(place)
     world.table().merge(changes(("a", 1, PUT, 1)), stamp(1))
-    refused = ["[DELTA_CONCURRENT_DELETE_READ] a file was joined"]
+    refused = ["ConcurrentDeleteReadException"]
     real: Any = Session.sql
 
     def sql(session: Session, statement: str, *more: Any) -> Any:
         if statement.startswith("MERGE") and refused:
-            raise RuntimeError(refused.pop())
+            raise_in_jvm(session, refused.pop())
         return real(session, statement, *more)
 
     monkeypatch.setattr(Session, "sql", sql)

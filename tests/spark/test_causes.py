@@ -22,7 +22,9 @@ TEXT = (
     "java.lang.OutOfMemoryError: Java heap space is bigger than spark.driver.maxResultSize, Python "
     "worker failed to connect back, CANNOT_OPEN_SOCKET, offset overflow while concatenating, "
     "DELTA_CONCURRENT_APPEND, TABLE_OR_VIEW_ALREADY_EXISTS, penstock.errors.TrimmedError: gone, "
-    "penstock storage at: /lake, java.io.IOException: No space left on device"
+    "penstock storage at: /lake, java.io.IOException: No space left on device\n"
+    "penstock storage at: /lake\npenstock.errors.TrimmedError: gone\n"
+    "offset overflow while concatenating\npenstock error: {}"
 )
 """A value of a row with the words of everything that else stops a pipeline."""
 

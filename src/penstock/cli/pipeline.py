@@ -84,9 +84,9 @@ def run(
     spark_settings = with_conf(settings.spark, conf or ())
     try:
         from penstock.cli.pipeline_screen import screen
+        from penstock.spark.causes import LOST
         from penstock.spark.many import run_pipelines
         from penstock.spark.progress import PipelineProgress, RunBegan, RunFact
-        from penstock.spark.raised import LOST
         from penstock.spark.rejected import Counted, with_rejected
         from penstock.spark.session import local_session
     except ImportError as error:

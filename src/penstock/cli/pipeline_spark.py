@@ -46,7 +46,7 @@ def session_for(
     from pyspark.sql import SparkSession
 
     from penstock.cli.spark_settings import with_conf
-    from penstock.spark.raised import LOST
+    from penstock.spark.causes import LOST
     from penstock.spark.session import local_session, require_driver
 
     running = SparkSession.getActiveSession()

@@ -8,6 +8,10 @@ whoever asks here is answered from all that an error came from.
 from collections.abc import Callable, Iterator
 from typing import Any, Final, NamedTuple
 
+from py4j.protocol import Py4JNetworkError
+
+LOST: Final = (Py4JNetworkError, ConnectionError)
+"""What a call of Spark raises whose JVM has ended, which nobody but itself has ended."""
 _DATA_EXCEPTION: Final = "22"
 """The class of SQLSTATE of what values are to blame for."""
 _CONSTRAINT: Final = "23"
@@ -51,13 +55,16 @@ def of_values(error: Exception) -> str | None:
     return None
 
 
+def of_rows(error: BaseException) -> bool:
+    """Whether rows are to blame: their values, or what their table asks of them."""
+    return any(one.state.startswith((_DATA_EXCEPTION, _CONSTRAINT)) for one in _causes(error))
+
+
 def quotes_values(error: BaseException) -> bool:
     """Whether the text of an error may have values of rows in it: then nothing is to be looked for
     there."""
-    return any(
-        one.state.startswith((_DATA_EXCEPTION, _CONSTRAINT))
-        or one.condition == RAISED_IN_SQL
-        or one.kind.endswith(_RAISED_IN_PYTHON)
+    return of_rows(error) or any(
+        one.condition == RAISED_IN_SQL or one.kind.endswith(_RAISED_IN_PYTHON)
         for one in _causes(error)
     )
 
@@ -86,19 +93,34 @@ def why_not(act: Callable[[], object]) -> str | None:
 
 
 def _causes(error: BaseException) -> Iterator[_Named]:
-    """An error, and each that it came from."""
-    from py4j.protocol import Py4JJavaError
-    from pyspark.errors.exceptions.captured import convert_exception
+    """An error, and each that it came from: the JVM's own, where it was raised there, for PySpark
+    keeps the names of some alone."""
+    java: Any = getattr(error, "java_exception", None) or getattr(error, "_origin", None)
+    if java is None:
+        one: Any = error
+        while one is not None:
+            condition, state = (
+                getattr(one, name, lambda: None)() or "" for name in ("getCondition", "getSqlState")
+            )
+            yield _Named(type(one).__name__, condition, str(state))
+            one = getattr(one, "_cause", None)
+        return
+    try:
+        while java is not None:
+            yield _of_jvm(java)
+            java = java.getCause()
+    except LOST:
+        return  # the JVM has ended, and says no more
 
-    one: Any = error
-    if isinstance(error, Py4JJavaError):
-        raised: Any = error
-        one = convert_exception(raised.java_exception)
-    while one is not None:
-        condition, state = (
-            getattr(one, name, lambda: None)() or "" for name in ("getCondition", "getSqlState")
-        )
-        origin = getattr(one, "_origin", None)
-        kind = type(one).__name__ if origin is None else str(origin.getClass().getName())
-        yield _Named(kind, condition, str(state))
-        one = getattr(one, "_cause", None)
+
+def _of_jvm(java: Any) -> _Named:
+    from py4j import java_gateway
+    from pyspark import SparkContext
+
+    context: Any = SparkContext
+    py4j: Any = java_gateway
+    named = ("", "")
+    if py4j.is_instance_of(context._gateway, java, "org.apache.spark.SparkThrowable"):
+        errors = context._jvm.PythonErrorUtils
+        named = (errors.getCondition(java) or "", errors.getSqlState(java) or "")
+    return _Named(str(java.getClass().getName()), *named)

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Final
 
 from deltalake.exceptions import CommitFailedError
-from py4j.protocol import Py4JError, Py4JNetworkError
+from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
 from penstock import errors
@@ -19,7 +19,7 @@ from penstock.errors import (
     SparkMemoryError,
     WorkersUnavailableError,
 )
-from penstock.spark.causes import is_called, quotes_values
+from penstock.spark.causes import LOST, RAISED_IN_SQL, is_called, of_rows, quotes_values
 from penstock.spark.options import NOTE
 from penstock.spark.storage import trouble_of
 
@@ -30,8 +30,6 @@ _TOO_LONG: Final = re.compile(
 )
 """What Arrow says where a column of texts would have 2 GiB."""
 _WORKERS_AWAY: Final = ("Python worker failed to connect back", "CANNOT_OPEN_SOCKET")
-LOST: Final = (Py4JNetworkError, ConnectionError)
-"""What a call of Spark raises whose JVM has ended, which nobody but itself has ended."""
 TO_END: Final = (KeyboardInterrupt, SystemExit, GeneratorExit)
 """What is no Exception and no error either; all else is one, as a panic of delta-rs."""
 _EXTRAS: Final = {
@@ -50,7 +48,8 @@ _SAFE: Final = (
 _NAMED = re.compile(
     r"(?:^|^Caused by: |\[USER_RAISED_EXCEPTION\] )penstock\.errors\.(\w+): (.*)", re.MULTILINE
 )
-_NOTED = re.compile(re.escape(NOTE) + r"(\{.*\})")
+_TRACEBACK: Final = "Traceback (most recent call last):"
+_NOTED = re.compile(rf"^{re.escape(NOTE)}(\{{.*\}})", re.MULTILINE)
 
 
 def known_error(error: BaseException, *, pipeline: str) -> PenstockError | None:
@@ -64,6 +63,8 @@ def known_error(error: BaseException, *, pipeline: str) -> PenstockError | None:
     if isinstance(error, LOST):
         what = "Spark's JVM in the driver has ended, as one does that has no memory left"
         return SparkMemoryError(pipeline=pipeline, what=what)
+    if of_rows(error):
+        return None
     text = str(error)  # of one of Spark's, that is some fifty calls to its JVM
     if not quotes_values(error):
         if any(said in text for said in _WORKERS_AWAY):
@@ -72,8 +73,14 @@ def known_error(error: BaseException, *, pipeline: str) -> PenstockError | None:
             if said in text:
                 what = f"Spark has not the memory for a batch ({said})"
                 return SparkMemoryError(pipeline=pipeline, what=what)
-    if _TOO_LONG.search(text):
-        return FieldTooLargeError(pipeline=pipeline)
+        if _TOO_LONG.search(text):
+            return FieldTooLargeError(pipeline=pipeline)
+    else:
+        raised = _raised_in(error, text)
+        if _TOO_LONG.match(raised):
+            return FieldTooLargeError(pipeline=pipeline)
+        if not _NAMED.match(raised):
+            return None
     for noted in reversed(_NOTED.findall(text)):
         known = from_wire(noted.encode())
         if known is not None:
@@ -85,6 +92,15 @@ def known_error(error: BaseException, *, pipeline: str) -> PenstockError | None:
             Exception.__init__(found, sentence)
             return found
     return None
+
+
+def _raised_in(error: BaseException, text: str) -> str:
+    """The line that says what was raised, by code or by SQL; values may be in it and behind it."""
+    if is_called(error, RAISED_IN_SQL):
+        return text.partition(f"[{RAISED_IN_SQL}] ")[2]
+    _, _, last = text.rpartition(_TRACEBACK)
+    lines = last.splitlines()[1:]
+    return next((line for line in lines if line and not line[0].isspace()), "")
 
 
 def own_error(error: BaseException, *, pipeline: str) -> PenstockError:

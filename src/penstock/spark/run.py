@@ -31,6 +31,7 @@ from penstock.holds import SEEN_SECONDS
 from penstock.ports import Bounds
 from penstock.progress import Progress
 from penstock.spark import register
+from penstock.spark.causes import LOST
 from penstock.spark.config import (
     HistoryPipelineConfig,
     LakePipelineConfig,
@@ -47,7 +48,7 @@ from penstock.spark.progress import (
     RunFact,
     RunWaits,
 )
-from penstock.spark.raised import LOST, TO_END, own_error
+from penstock.spark.raised import TO_END, own_error
 from penstock.spark.rejected import too_many
 from penstock.spark.scheduled import Verification, VerifySchedule
 from penstock.spark.scratch import scratch_folder, sweep_scratch

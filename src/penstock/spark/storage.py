@@ -13,7 +13,7 @@ from deltalake.exceptions import DeltaError
 from msgspec import Struct
 
 from penstock.errors import PenstockError
-from penstock.spark.causes import quotes_values
+from penstock.spark.causes import RAISED_IN_SQL, is_called, of_rows, quotes_values
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -130,6 +130,8 @@ def at_its_path(
 
 def trouble_of(error: BaseException) -> Trouble | None:
     """What storage refused, if that is what `error` is, or comes from; None for any other."""
+    if of_rows(error) or is_called(error, RAISED_IN_SQL):
+        return None
     text = "\n".join((str(error), *_notes(error)))
     noted = _NOTED.findall(text)
     if not noted and not isinstance(error, OSError | DeltaError):
