@@ -1,5 +1,6 @@
 """Tumbling windows: a state over the records of each span of time, once each, whatever happens."""
 
+import asyncio
 import json
 import random
 import threading
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from penstock.errors import TriggerError, TriggerStreamEndedError
+from penstock.store.shards import ShardLimits
 from penstock.trigger.batches import InvalidAnswerError
 from penstock.trigger.config import TriggerConfig
 from penstock.trigger.records import Record
@@ -26,6 +28,7 @@ from tests.serve.dynamodb.support import Served, served
 from tests.store.support import SetClock
 from tests.trigger.support import Calls, configured, put, running
 from tests.trigger.test_crash import LOCKED
+from tests.trigger.test_stream_life import trim
 from tests.waiting import wait_until
 
 PAST_MS = 1_699_999_980_000
@@ -84,11 +87,13 @@ def test_a_state_counts_once_its_records_are_finished() -> None:
 
 
 def test_a_quiet_shard_is_given_as_long_as_its_window_and_two_minutes_at_most() -> None:
-    assert not windows().is_over(1e9)
-    assert not windows(Window(60, 60)).is_over(179.9)
-    assert windows(Window(60, 60)).is_over(180)
-    assert not windows(Window(0, 900)).is_over(1019.9)
-    assert windows(Window(0, 900)).is_over(1020)
+    assert not windows().is_over(quiet_seconds=1e9, now_seconds=1e9)
+    minute, quarter = windows(Window(60, 60)), windows(Window(0, 900))
+    assert not minute.is_over(quiet_seconds=60, now_seconds=119.9)
+    assert not minute.is_over(quiet_seconds=59.9, now_seconds=1e9)
+    assert minute.is_over(quiet_seconds=60, now_seconds=120)
+    assert not quarter.is_over(quiet_seconds=119.9, now_seconds=1e9)
+    assert quarter.is_over(quiet_seconds=120, now_seconds=1e9)
 
 
 @pytest.mark.parametrize(
@@ -120,7 +125,9 @@ def said(calls: Calls) -> list[tuple[list[str], dict[str, int], bool, bool]]:
 
 
 def adding(everything: Served, folder: Path, **settings: Any) -> TriggerConfig:
-    return configured(everything, folder, function="add_up", tumbling_window=60, **settings)
+    return configured(
+        everything, folder, **{"function": "add_up", "tumbling_window": 60, **settings}
+    )
 
 
 def kept(folder: Path) -> Any:
@@ -137,9 +144,9 @@ async def test_a_function_adds_up_over_batches_and_is_told_of_each_windows_end(
     with served(tmp_path / "store", clock=clock) as everything:
         table = everything.table()
         put(table, ["k=1", "l=2", "k=3"])
-        clock.pass_(60)
+        clock.pass_(1)
         put(table, ["k=4"])
-        config = adding(everything, tmp_path, table=table.name, batch_size=2)
+        config = adding(everything, tmp_path, table=table.name, batch_size=2, tumbling_window=1)
         async with running(config) as trigger:
             await trigger.until(lambda: len(calls.all()) == 5)
             counts = await trigger.end()
@@ -153,8 +160,8 @@ async def test_a_function_adds_up_over_batches_and_is_told_of_each_windows_end(
         ([], {"k": 4}, True, False),
     ]
     first, last = calls.all()[0], calls.all()[-1]
-    assert first["window"] == {"start": "2023-11-14T22:13:00Z", "end": "2023-11-14T22:14:00Z"}
-    assert last["window"] == {"start": "2023-11-14T22:14:00Z", "end": "2023-11-14T22:15:00Z"}
+    assert first["window"] == {"start": "2023-11-14T22:13:00Z", "end": "2023-11-14T22:13:01Z"}
+    assert last["window"] == {"start": "2023-11-14T22:13:01Z", "end": "2023-11-14T22:13:02Z"}
     assert first["eventSourceARN"] == arn
     assert first["shardId"].startswith("shardId-")
     assert counts["handled"] == 4
@@ -214,6 +221,93 @@ async def test_a_shard_that_ends_ends_its_window_and_the_next_begins_anew(
     assert all(end == ([], {"k": 1}, True, False) for end in ends)
 
 
+async def test_records_that_nobody_wants_end_a_window_and_a_page_without_records_does_not(
+    calls: Calls, tmp_path: Path
+) -> None:
+    clock = SetClock(PAST_MS)
+    with served(tmp_path / "store", clock=clock) as everything:
+        table = everything.table()
+        config = adding(
+            everything,
+            tmp_path,
+            table=table.name,
+            filters=('{"dynamodb": {"Keys": {"id": {"S": ["k"]}}}}',),
+        )
+        async with running(config) as trigger:
+            put(table, ["k=1"])
+            await trigger.until(lambda: len(calls.all()) == 1)
+            await asyncio.sleep(0.1)  # some pages without records, of a time that is long past
+            put(table, ["k=2"])
+            await trigger.until(lambda: len(calls.all()) == 2)
+            clock.pass_(60)
+            put(table, ["l=3"])
+            await trigger.until(lambda: len(calls.all()) == 3)
+            clock.pass_(60)
+            put(table, ["k=4"])
+            await trigger.until(lambda: len(calls.all()) == 4)
+    assert said(calls) == [
+        (["k=1"], {}, False, False),
+        (["k=2"], {"k": 1}, False, False),
+        ([], {"k": 3}, True, False),
+        (["k=4"], {}, False, False),
+    ]
+
+
+async def test_a_failure_in_a_batch_takes_nothing_of_what_the_function_did_behind_it(
+    calls: Calls, tmp_path: Path
+) -> None:
+    with served(tmp_path / "store", clock=SetClock(FUTURE_MS)) as everything:
+        table = everything.table()
+        put(table, ["k=1", "k=2", "k=4", "k=8"])
+        calls.spoil("k=2")
+        config = adding(
+            everything,
+            tmp_path,
+            table=table.name,
+            function="add_up_all",
+            report_batch_item_failures=True,
+        )
+        async with running(config) as trigger:
+            await trigger.until(lambda: len(calls.all()) > 3)
+            calls.spoil()
+            await trigger.until(lambda: kept(tmp_path)["state"] == {"k": 15})
+    assert said(calls)[:2] == [
+        (["k=1", "k=2", "k=4", "k=8"], {}, False, False),
+        (["k=1"], {}, False, False),
+    ]
+    assert {str(state) for items, state, _, _ in said(calls) if items[:1] == ["k=2"]} == {
+        "{'k': 1}"
+    }
+
+
+async def test_a_shard_that_retention_took_still_ends_its_window(
+    calls: Calls, tmp_path: Path
+) -> None:
+    clock = SetClock(FUTURE_MS)
+    limits = ShardLimits(age_seconds=60)
+    with served(tmp_path / "store", clock=clock, shards=limits) as everything:
+        table = everything.table()
+        put(table, ["k=1"])
+        config = adding(everything, tmp_path, table=table.name, on_trimmed="horizon")
+        async with running(config) as trigger:
+            await trigger.until(lambda: calls.items() == ["k=1"])
+        first = everything.shards(everything.arn(table))[0]["ShardId"]
+        clock.pass_(3600)
+        put(table, ["k=2"])
+        clock.pass_(3600)
+        put(table, ["k=3"])
+        trim(everything, table, 1)
+        shards = [one["ShardId"] for one in everything.shards(everything.arn(table))]
+        assert first not in shards
+        async with running(config) as trigger:
+            await trigger.until(lambda: calls.items()[-1:] == ["k=3"])
+    assert [(items, state, final) for items, state, final, _ in said(calls)] == [
+        (["k=1"], {}, False),
+        ([], {"k": 1}, True),
+        (["k=3"], {}, False),
+    ]
+
+
 async def test_a_state_that_grows_too_large_ends_its_window_early(
     calls: Calls, tmp_path: Path
 ) -> None:
@@ -245,6 +339,7 @@ async def test_an_answer_without_a_state_fails_and_the_letter_holds_what_was_add
             "maximum_retry_attempts": 1,
             "on_failure": "call:tests.trigger.functions:keep",
             "batch_size": 1,
+            "tumbling_window": 1,
         }
         async with running(adding(everything, tmp_path, table=table.name, **bounded)) as trigger:
             await trigger.until(lambda: len(letters(calls)) == 2)
@@ -257,9 +352,7 @@ async def test_an_answer_without_a_state_fails_and_the_letter_holds_what_was_add
         assert end["DDBStreamBatchInfo"]["batchSize"] == 0
         assert end["requestContext"]["approximateInvokeCount"] == 2
         put(table, ["k=4"])
-        config = configured(
-            everything, tmp_path, table=table.name, tumbling_window=60, **bounded
-        )  # a function that answers nothing
+        config = adding(everything, tmp_path, table=table.name, function="handle", **bounded)
         async with running(config) as trigger:
             await trigger.until(lambda: len(letters(calls)) == 3)
         assert letters(calls)[-1]["responseContext"]["errorType"] == "InvalidAnswer"

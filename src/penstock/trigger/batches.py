@@ -39,9 +39,12 @@ def take_batch(waiting: "deque[Record]", *, count_max: int) -> tuple[Record, ...
     return tuple(waiting.popleft() for _ in range(count))
 
 
-def fitting(waiting: "Sequence[Record] | deque[Record]", *, count_max: int) -> int:
-    """How many of the oldest records one event may hold; at least 1 if there is any."""
-    size, count = EVENT_OVERHEAD_BYTES, 0
+def fitting(
+    waiting: "Sequence[Record] | deque[Record]", *, count_max: int, beside_bytes: int = 0
+) -> int:
+    """How many of the oldest records one event may hold, beside so much else; at least 1 if there
+    is any."""
+    size, count = EVENT_OVERHEAD_BYTES + beside_bytes, 0
     for record in waiting:
         size += len(record.data) + 1
         if count == count_max or (count and size > EVENT_BYTES_MAX):

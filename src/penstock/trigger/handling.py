@@ -72,10 +72,19 @@ class Handler:
                     pending.appendleft(piece._replace(records=rest))
                 continue
             piece = piece._replace(calls=piece.calls + 1)
+            if windows is not None and piece.records:
+                windows.begin(piece.records[0])
             try:
                 last, failed = await self._call(piece, windows)
             except StoppedError:
                 return
+            if windows is not None and failed:
+                # What it answered may hold what it did behind the first that failed: what comes
+                # before that is called for by itself.
+                self._counts["failed_calls"] += 1
+                halves = (piece.records[:failed], piece.records[failed:])
+                pending.extendleft(Piece(half, 0, piece.calls) for half in reversed(halves))
+                continue
             done = [record.number for record in piece.records[:failed]]
             if done or (failed is None and not piece.records):
                 self._counts["handled"] += len(done)
@@ -128,7 +137,7 @@ class Handler:
             numbers = [record.number for record in piece.records]
             answer = outcome.answer if windows is None else without_state(outcome.answer)
             failed = first_failed(answer, numbers, is_reporting=is_reporting)
-            if windows is not None and failed != 0:
+            if windows is not None and failed is None:
                 windows.answered(outcome.answer, is_final=not piece.records)
         except InvalidAnswerError as error:
             return Outcome(error="InvalidAnswer", message=f"the function's answer: {error}"), 0
@@ -210,7 +219,9 @@ def _next(pending: deque[Piece], windows: Windows | None) -> Piece | None:
 
 
 def _event(piece: Piece, windows: Windows | None) -> bytes:
-    return event_of(piece.records) if windows is None else windows.event(piece.records)
+    if windows is None or windows.open is None:
+        return event_of(piece.records)
+    return windows.event(piece.records)
 
 
 def _first(piece: Piece) -> str:

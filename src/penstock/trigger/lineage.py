@@ -104,8 +104,12 @@ def go_on(
 
 
 def from_horizon(shards: Sequence[Shard], plan: Plan) -> Plan:
-    """The plan without what is missing: its children begin with the oldest record that is left."""
-    lost = set(plan.missing)
+    """The plan without what is missing: its children begin with the oldest record that is left.
+
+    A shard whose window is open stays, for its end is still to be told; its children wait for it.
+    """
+    ending = {shard for shard, place in plan.places.items() if place.window is not None}
+    lost = set(plan.missing) - ending
     places = {shard: place for shard, place in plan.places.items() if shard not in lost}
     for shard in shards:
         if shard.parent in lost and shard.id not in places:

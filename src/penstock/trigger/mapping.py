@@ -237,9 +237,12 @@ class _Trigger:
         if self._tell is not None:
             self._tell({"event": "ready", "name": self._config.name, "stream": stream})
             self._tell = None
-        for shard in plan.ready():
-            if shard not in running and shard in by_id:
-                running[shard] = asyncio.create_task(self._reader(stream, by_id[shard]).run())
+        for name in plan.ready():
+            shard = by_id.get(name)
+            if shard is None and plan.places[name].window is not None:
+                shard = Shard(name, None, "", is_closed=True)  # gone, but for its window's end
+            if name not in running and shard is not None:
+                running[name] = asyncio.create_task(self._reader(stream, shard).run())
 
     async def _pinned(self, stream: str, plan: Plan, by_id: dict[str, Shard]) -> Plan:
         """LATEST is somewhere else after a crash, so what is kept is where it is now."""

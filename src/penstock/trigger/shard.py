@@ -71,8 +71,12 @@ class ShardReader:
         self._lanes = [deque[Record]() for _ in range(config.parallelization_factor)]
         self._tracker = Tracker()
         self._windows = self._windows_of(checkpoints.places[shard.id])
-        self._quiet_seconds = 0.0
-        """When the shard was last seen to have no more; Unix seconds."""
+        self._heard_at = time.monotonic()
+        """When it told records last."""
+        self._is_quiet = False
+        """Whether it has told none for so long that the open window is over."""
+        self._told_seconds = 0.0
+        """Of the newest record that it told, wanted or not; Unix seconds."""
         self._sizes = dict[str, int]()
         """Of the records in hand, by their numbers."""
         self._bytes = 0
@@ -134,7 +138,6 @@ class ShardReader:
             try:
                 if iterator is None:
                     place, iterator = await self._open(place)
-                asked_seconds = time.time()
                 page = await self._streams.records(iterator)
             except ExpiredError:
                 iterator = None
@@ -155,7 +158,7 @@ class ShardReader:
                 await self._end()
                 return
             if not page.records:
-                await self._be_quiet(asked_seconds)
+                await self._be_quiet()
                 await stopped_within(self._stop, self._config.poll_interval)
 
     async def _open(self, place: Place) -> tuple[Place, str]:
@@ -176,12 +179,15 @@ class ShardReader:
                 iterator, _ = await self._streams.iterator(self._stream, shard.id, place)
                 return place, iterator
 
-    async def _be_quiet(self, seconds: float) -> None:
-        """The shard had no more at that time."""
+    async def _be_quiet(self) -> None:
+        """The shard was asked, and told no records."""
         if self._windows is None:
             return
+        quiet_seconds = time.monotonic() - self._heard_at
         async with self._changed:
-            self._quiet_seconds = seconds
+            self._is_quiet = self._windows.is_over(
+                quiet_seconds=quiet_seconds, now_seconds=time.time()
+            )
             self._changed.notify_all()
 
     async def _end(self) -> None:
@@ -218,6 +224,8 @@ class ShardReader:
             await self._keep(first)
         passed = list[str]()
         async with self._changed:
+            self._heard_at, self._is_quiet = time.monotonic(), False
+            self._told_seconds = max(self._told_seconds, records[-1].arrived_seconds)
             for record in records:
                 self._tracker.add(record.number)
                 if not self._is_wanted(record):
@@ -266,8 +274,10 @@ class ShardReader:
         count_max = self._config.batch_size
 
         def fit() -> int:
-            count = fitting(lane, count_max=count_max)
-            return count if self._windows is None else min(count, self._windows.leading(lane))
+            if self._windows is None:
+                return fitting(lane, count_max=count_max)
+            count = fitting(lane, count_max=count_max, beside_bytes=self._windows.state_bytes)
+            return min(count, self._windows.leading(lane))
 
         def is_full() -> bool:
             return fit() == count_max or fit() < len(lane) or self._is_over()
@@ -284,10 +294,7 @@ class ShardReader:
                         await self._changed.wait_for(is_full)
             if self._stop.is_set() or not lane:
                 return None
-            batch = take_batch(lane, count_max=fit())
-            if self._windows is not None:
-                self._windows.begin(batch[0])
-            return batch
+            return take_batch(lane, count_max=fit())
 
     def _ends_window(self, lane: deque[Record]) -> bool:
         windows = self._windows
@@ -295,7 +302,8 @@ class ShardReader:
             return False
         if lane:
             return not windows.has(lane[0])
-        return self._is_ended or windows.is_over(self._quiet_seconds)
+        # Records that nobody wants end it too.
+        return self._is_ended or self._is_quiet or self._told_seconds >= windows.open.end
 
     def _is_over(self) -> bool:
         return self._is_ended or self._stop.is_set()

@@ -54,12 +54,17 @@ class Windows:
     @property
     def is_full(self) -> bool:
         """Whether the state of the open one has become too large to go on with."""
-        return self.open is not None and len(bytes(self.open.state)) > STATE_BYTES_MAX
+        return self.state_bytes > STATE_BYTES_MAX
 
     def has(self, record: Record) -> bool:
         """Whether a record is of the open window, or would open its own. One that is told late is
         of the window that is open by then."""
         return self.open is None or record.arrived_seconds < self.open.end
+
+    @property
+    def state_bytes(self) -> int:
+        """Of the state that each event of the open one has."""
+        return 0 if self.open is None else len(bytes(self.open.state))
 
     def leading(self, records: Sequence[Record]) -> int:
         """How many of them, from the first on, are of the open window, or of the first's own."""
@@ -74,13 +79,14 @@ class Windows:
         if self.open is None:
             self.open = self._of(record)
 
-    def is_over(self, quiet_seconds: float) -> bool:
-        """Whether no more records of it are to be expected, where the shard had no more at that
-        Unix time. A service may be slow to show what came: it is given as long as the window, and
-        two minutes at most, which is how long Lambda waits."""
-        if self.open is None:
+    def is_over(self, *, quiet_seconds: float, now_seconds: float) -> bool:
+        """Whether no more records of it are to be expected at that Unix time, from a shard that has
+        told none for so long. A service may be slow to show what came, and a page without records
+        is no shard without: it is given as long as the window, and two minutes at most, which is
+        how long Lambda waits."""
+        if self.open is None or now_seconds < self.open.end:
             return False
-        return quiet_seconds >= self.open.end + min(self.open.seconds, _QUIET_SECONDS_MAX)
+        return quiet_seconds >= min(self.open.seconds, _QUIET_SECONDS_MAX)
 
     def event(self, records: Sequence[Record]) -> bytes:
         """The event of records of the open window, in JSON; without any, that of its end."""
