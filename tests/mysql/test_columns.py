@@ -169,7 +169,7 @@ async def test_other_rules_are_said_and_another_key_is_a_gap(
 
 def test_what_is_computed_is_told_where_all_that_it_is_computed_of_is() -> None:
     rules = rules_of(exclude=["*.*.a", "*.*.a`b"], mask={"*.*.own": "***"})
-    columns = ["id", "a", "a`b", "of_a", "of_ab", "of_of", "of_id", "aa", "own"]
+    columns = ["id", "a", "a`b", "of_a", "of_ab", "of_of", "of_id", "aa", "own", "of_word"]
     computed = {
         "of_a": "upper(`A`)",
         "of_ab": "upper(`a``b`)",
@@ -177,6 +177,7 @@ def test_what_is_computed_is_told_where_all_that_it_is_computed_of_is() -> None:
         "of_id": "`id` + 1",
         "aa": "`id` * `aa_` + $a",
         "own": "`a`",
+        "of_word": "cast(`id` as a)",
     }
     found = rules.of(TABLE, columns, ["id"], computed)
     assert found is not None

@@ -128,11 +128,16 @@ class Asking:
                 source=self._source,
                 table=".".join(name),
             )
+        computed: Mapping[str, str] = {
+            one: facts.expression for one, facts in now.items() if facts.expression
+        }
+        if self._config.scope.columns.patterns:
+            computed = shapes.computes(name, computed, certain=[*now] == shown)
         return compile_table(
             *(table, self._charsets),
             without=virtual | kept,
             rules=self._rules,
-            computed={one: facts.expression for one, facts in now.items() if facts.expression},
+            computed=computed,
         )
 
     def changes_more(

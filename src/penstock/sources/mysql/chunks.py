@@ -80,7 +80,7 @@ _TABLE: Final = (
 )
 _COLUMNS: Final = (
     "SELECT COLUMN_NAME, DATA_TYPE, COLUMN_TYPE, CHARACTER_SET_NAME, COLLATION_NAME, EXTRA, "
-    "GENERATION_EXPRESSION FROM information_schema.COLUMNS "
+    "GENERATION_EXPRESSION, COLUMN_DEFAULT FROM information_schema.COLUMNS "
     "WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s ORDER BY ORDINAL_POSITION"
 )
 _TABLE_TYPES: Final = frozenset({"BASE TABLE", "SYSTEM VERSIONED"})
@@ -358,7 +358,7 @@ def defined(
     """
     columns = [
         ColumnFacts(str(one), str(kind), str(whole), charset, collation)
-        for one, kind, whole, charset, collation, extra, _ in described
+        for one, kind, whole, charset, collation, extra, *_ in described
         if "VIRTUAL" not in str(extra).upper()
     ]
     found, parts = _key(index, {column.name for column in columns})
@@ -372,8 +372,8 @@ def defined(
             parts.append(KeyPart(end, partial=False))
     computed = {
         str(one): facts.expression
-        for one, *_, extra, expression in described
-        if (facts := column_now(extra, expression)).expression
+        for one, _, _, _, _, *said in described
+        if (facts := column_now(*said)).expression
     }
     return Definition(*name, engine, tuple(columns), found, tuple(parts), versioned, computed)
 

@@ -140,13 +140,12 @@ class ColumnRules:
                 if verb != "hash":
                     _refuse(table, set(found).intersection(key), f"is in columns.{verb}")
                 changes |= dict.fromkeys(found, change)
-        for column, made_of in computed_of(computed or {}, left_out | changes.keys()).items():
-            if column in columns:
-                _refuse(
-                    table,
-                    {column}.intersection(key),
-                    f"is computed of {made_of!r}, which is not told",
-                )
+        derived = computed_of(computed or {}, left_out | changes.keys())
+        for column in columns:
+            made_of = derived.get(column.casefold())
+            if made_of is not None:
+                how = f"is computed of {made_of!r}, which is not told"
+                _refuse(table, {column}.intersection(key), how)
                 left_out.add(column)
         return TableRules(frozenset(left_out), changes) if left_out or changes else None
 
@@ -186,25 +185,31 @@ class ColumnRules:
 
 def computed_of(computed: Mapping[str, str], hidden: Collection[str]) -> dict[str, str]:
     """Of the columns that are computed, by these expressions: those of which a hidden one can be
-    told, each with one that it is computed of. A word of a text may be taken for a name."""
+    told, in lower case, each with one that it is computed of.
+
+    Servers write names in backticks. Where an expression has none, any word may be one.
+    """
+    left = {column.casefold(): _names_in(text) for column, text in computed.items()}
+    of = {name.casefold(): name for name in hidden}
+    left = {column: names for column, names in left.items() if column not in of}
     found: dict[str, str] = {}
-    while True:
-        also = {
-            column: other
-            for column, expression in computed.items()
-            if column not in hidden and column not in found
-            for other in (*hidden, *found)
-            if re.search(_named(other), expression, re.IGNORECASE)
-        }
-        if not also:
-            return found
+    while also := {
+        column: of[name]
+        for column, names in left.items()
+        if column not in found
+        for name in sorted(names & of.keys())
+    }:
         found |= also
+        of |= {column: column for column in also}
+    return found
 
 
-def _named(column: str) -> str:
-    """What finds a column's name in an expression, in quotes or not."""
-    written = re.escape(column.replace("`", "``"))
-    return rf"(?<![\w$]){written}(?![\w$])"
+def _names_in(expression: str) -> set[str]:
+    """The names of columns that an expression may have, in lower case."""
+    quoted = re.findall(r"`((?:[^`]|``)+)`", expression)
+    return {name.replace("``", "`").casefold() for name in quoted} or {
+        word.casefold() for word in re.findall(r"[\w$]+", expression)
+    }
 
 
 def _constant(text: str) -> Change:

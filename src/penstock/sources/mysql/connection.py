@@ -309,12 +309,16 @@ class ColumnNow(NamedTuple):
     """Whether its values are computed when they are asked. The binlog does not have them computed,
     but holds what happened to be there."""
     expression: str
-    """Of which they are computed, now or when a row is written; empty for any other column."""
+    """By which they are computed, when they are asked, or when a row is written, also where it only
+    says no other value; empty for any other column."""
 
 
-def column_now(extra: Any, expression: Any) -> ColumnNow:
-    """A column by two of its facts in information_schema.COLUMNS."""
+def column_now(extra: Any, expression: Any, default: Any) -> ColumnNow:
+    """A column by three of its facts in information_schema.COLUMNS."""
     computed = "" if expression in _PERIOD else str(expression or "")
+    by_default = str(default or "")
+    if not computed and "`" in by_default and not by_default.startswith("'"):
+        computed = by_default  # DEFAULT (RIGHT(`phone`, 4)), and no text
     return ColumnNow("VIRTUAL" in str(extra).upper(), computed)
 
 
@@ -325,8 +329,9 @@ def columns_now(connection: Connected, database: str, table: str) -> dict[str, C
     """
     rows = ask(
         connection,
-        "SELECT COLUMN_NAME, EXTRA, GENERATION_EXPRESSION FROM information_schema.COLUMNS "
-        "WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s ORDER BY ORDINAL_POSITION",
+        "SELECT COLUMN_NAME, EXTRA, GENERATION_EXPRESSION, COLUMN_DEFAULT "
+        "FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s "
+        "ORDER BY ORDINAL_POSITION",
         database,
         table,
     )
@@ -336,7 +341,7 @@ def columns_now(connection: Connected, database: str, table: str) -> dict[str, C
         except pymysql.MySQLError as error:
             if code_of(error) not in NO_TABLE:
                 raise
-    return {str(name): column_now(extra, expression) for name, extra, expression in rows}
+    return {str(name): column_now(*facts) for name, *facts in rows}
 
 
 def _quoted(database: str, table: str) -> str:

@@ -39,13 +39,13 @@ def described(connection: Connected, scope: Scope) -> dict[tuple[str, str], Desc
     rows = ask(
         connection,
         "SELECT TABLE_SCHEMA, TABLE_NAME, COLUMN_NAME, COLUMN_KEY, EXTRA, GENERATION_EXPRESSION, "
-        "ORDINAL_POSITION FROM information_schema.COLUMNS",
+        "COLUMN_DEFAULT, ORDINAL_POSITION FROM information_schema.COLUMNS",
     )
     # Put in order here: to sort rows with expressions, MySQL reads all that it has once more.
-    for database, table, column, key, extra, expression, _ in sorted(rows, key=_ordinal):
+    for database, table, column, key, *facts, _ in sorted(rows, key=_ordinal):
         one = found.get((str(database), str(table)))
         if one is not None:
-            one.columns[str(column)] = column_now(extra, expression)
+            one.columns[str(column)] = column_now(*facts)
             if key == "PRI":  # so is the first unique key without NULL, where no other is primary
                 one.key.append(str(column))
     return found
@@ -61,6 +61,8 @@ def shapes_now(connection: Connected, scope: Scope) -> tuple[Shape, ...]:
     for table, one in described(connection, scope).items():
         virtual = (name for name, facts in one.columns.items() if facts.virtual)
         shapes.learned(table, frozenset(name.casefold() for name in virtual))
+        if scope.columns.patterns:
+            shapes.computes(table, one.computed, certain=True)
     return shapes.kept()
 
 

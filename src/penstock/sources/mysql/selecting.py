@@ -167,6 +167,8 @@ class Selection:
         """
         self.definition = definition
         names, key = [one.name for one in definition.columns], [one.name for one in definition.key]
+        # Virtual ones too: rules may be of them, and stored ones computed of them.
+        names += [name for name in definition.computed if name not in names]
         try:
             ruled = (
                 None

@@ -33,6 +33,8 @@ class Shape(Struct, frozen=True, omit_defaults=True, array_like=True):
     """Whether it was created or altered, and its columns were told to nobody since."""
     key: str = ""
     """What its rows were told by last, as `keyed` says it; empty where that is not known."""
+    computed: Mapping[str, str] = {}
+    """The expressions of columns that the server computes, where columns have rules."""
 
 
 class Kept(tuple[Shape, ...]):  # noqa: SLOT001 - a tuple has no slot for `encoded`
@@ -57,6 +59,8 @@ class Shapes:
         self._keying: dict[Name, tuple[int, str]] = {}
         """Tables whose rows have another key in the open transaction than they had before, or
         that was not known: the number of their first row in it, and the key."""
+        self._computed: dict[Name, Mapping[str, str]] = {}
+        """By table: the expressions of its computed columns, as far as they were met."""
         self._plain: set[Name] = set()
         """Tables that were asked for, and have no virtual column: no position keeps them."""
         self._telling: dict[Name, int] = {}
@@ -69,20 +73,27 @@ class Shapes:
             table = (one.database, one.name)
             if one.key:
                 self._keys[table] = one.key
+            if one.computed:
+                self._computed[table] = one.computed
             if not one.key or one.untold or one.virtual is not None:
-                self._known[table] = structs.replace(one, key="")
+                self._known[table] = structs.replace(one, key="", computed={})
 
     def kept(self) -> tuple[Shape, ...]:
         """What a position has of it: the same object until something of it is another."""
         if self._kept is None:
-            keys, known = self._keys, self._known.items()
+            shapes = {table: Shape(*table) for table in (*self._keys, *self._computed)}
+            shapes = {
+                table: one for table, one in shapes.items() if table not in self._known
+            } | self._known
             found = [
-                Shape(*table, key=key) for table, key in keys.items() if table not in self._known
+                structs.replace(
+                    one, key=self._keys.get(table, ""), computed=self._computed.get(table, {})
+                )
+                for table, one in shapes.items()
             ]
-            found += [structs.replace(one, key=keys.get(table, "")) for table, one in known]
             if len(found) > KEPT_MAX:
                 # Of those without virtual columns, asking mostly says the same.
-                found.sort(key=lambda one: bool(one.virtual or one.untold))
+                found.sort(key=lambda one: bool(one.virtual or one.untold or one.computed))
             self._kept = Kept(found[-KEPT_MAX:]) if found else ()
         return self._kept
 
@@ -94,7 +105,18 @@ class Shapes:
         """It is not known any more whether a table is there, nor what its rows are."""
         self._drop(table)
         self._varying.discard(table)
+        self._computed.pop(table, None)
         self.unkeyed(table)
+
+    def computes(self, table: Name, now: Mapping[str, str], *, certain: bool) -> Mapping[str, str]:
+        """The server computes columns of a table by these expressions now: all that it computes at
+        this place, as far as is known. Unless it is `certain` that the table is now as it was here,
+        also what was known before, for its columns may be gone, or have other names."""
+        known = self._computed.get(table, {})
+        here = now if certain else {**known, **now}
+        if here != known:
+            self._computed[table], self._kept = here, None
+        return here
 
     def virtual(self, table: Name) -> Virtual | None:
         """A table's virtual columns; None where they are not known."""
@@ -189,6 +211,7 @@ class Shapes:
         match effect:
             case statements.Created(table):
                 self._put(table, after.get(table), untold=True)
+                self._computed.pop(table, None)
                 self.unkeyed(table)
             case statements.Altered(table):
                 # Of CREATE INDEX and the like, nothing is said of columns.
@@ -207,6 +230,10 @@ class Shapes:
                     self._put(to, virtual, untold=untold)
                 elif virtual is not None:
                     self._plain.add(to)
+                computed = self._computed.pop(table, None)
+                self._computed.pop(to, None)
+                if computed is not None:
+                    self._computed[to] = computed
                 key = self._keys.pop(table, None)
                 self.unkeyed(to)
                 if key is not None:
@@ -216,6 +243,8 @@ class Shapes:
                     if table[0] == database:
                         self._drop(table)
                 self._varying = {one for one in self._varying if one[0] != database}
+                of_others = self._computed.items()
+                self._computed = {one: said for one, said in of_others if one[0] != database}
                 for table in [one for one in self._keys if one[0] == database]:
                     self.unkeyed(table)
             case statements.Unclear():
