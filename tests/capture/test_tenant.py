@@ -103,6 +103,17 @@ def test_a_document_that_names_another_tenant_leaves_the_one_that_it_named() -> 
     assert rule(id_prefix=":").left("new", {"_id": "old:1"}) is None, "a key stays what it is"
 
 
+def test_an_update_may_give_another_tenant_where_it_touches_the_field() -> None:
+    by_field = rule(field="org.id")
+    for path in ("org", "org.id", "org.id.x"):
+        assert by_field.may_leave([path])
+    for path in ("org.name", "organisation", "n", "org.idx"):
+        assert not by_field.may_leave([path])
+    assert by_field.may_leave(None), "a whole document came in its place"
+    assert not by_field.may_leave([])
+    assert not rule(id_prefix=":").may_leave(None)
+
+
 def test_a_source_writes_its_own_types() -> None:
     assert rule(field="t").of(1, after={"t": 1.5}, text=lambda value: f"<{value}>") == "<1.5>"
 

@@ -199,6 +199,20 @@ def test_an_update_whose_document_is_gone_has_a_tenant_by_what_it_set_or_what_wa
     assert changed("update", {"field": "org"}, **moved, **before).tenant == "new"
 
 
+def test_an_update_that_may_move_a_document_says_from_whom() -> None:
+    """Else the tenant before would keep it, and nobody would hear of that."""
+    after: dict[str, Any] = {"fullDocument": {"_id": 1, "org": "new"}}
+    moved: dict[str, Any] = {
+        "updateDescription": {"updatedFields": {"org": "new"}, "removedFields": []}
+    }
+    for operation, fields in (("update", {**after, **moved}), ("replace", after)):
+        with pytest.raises(UndecodableError, match="does not say which it had"):
+            changed(operation, {"field": "org"}, **fields)
+        assert changed(operation, {"id_prefix": ":", "otherwise": "x"}, **fields).tenant == "x"
+    other = {"updateDescription": {"updatedFields": {"n": 1}}}
+    assert changed("update", {"field": "org"}, **after, **other).tenant == "new"
+
+
 def test_what_is_about_no_database_has_a_tenant_too() -> None:
     """P24."""
     event = decode(raw("invalidate"))

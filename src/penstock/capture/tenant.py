@@ -5,7 +5,7 @@ is the same on every capture. What cannot be told is an error, and so stops capt
 dead letter; it is never an empty text, nor quietly the tenant of somebody else.
 """
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, Self, cast
 from uuid import UUID
 
@@ -115,6 +115,14 @@ class TenantRule(Config):
         except TenantUnknownError:
             return None  # it was nobody's, so nobody was told of it
         return None if was == tenant else was
+
+    def may_leave(self, updated: Iterable[str] | None) -> bool:
+        """Whether an update may have given its document another tenant: one of the paths
+        `updated`, or of a document that it put in the other's place (None)."""
+        if self.field is None or updated is None:
+            return self.field is not None
+        field = f"{self.field}."
+        return any(field.startswith(f"{path}.") or f"{path}.".startswith(field) for path in updated)
 
     def _in_documents(
         self,

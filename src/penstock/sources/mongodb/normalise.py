@@ -191,6 +191,8 @@ class Normaliser:
         parts = told(operation, document, images=self._post_images, encoder=self._encoder)
         before = document.get("fullDocumentBeforeChange")
         if self._rule is not None and len(parts) == 1:
+            if before is None:
+                self._require_told(parts[0].document)
             event = self._data(parts[0].operation, parts[0].document, token, of)
             left = self._rule.left(event.tenant, before, text=tenant_text)
             if left is None:
@@ -387,6 +389,24 @@ class Normaliser:
             before=document.get("fullDocumentBeforeChange") if is_known else None,
             text=tenant_text,
         )
+
+    def _require_told(self, document: Mapping[str, Any]) -> None:
+        """Have no update whose document may be another tenant's from here on, if it does not say
+        whose it was. Raises TenantUnknownError."""
+        assert self._rule is not None
+        update: Mapping[str, Any] | None = document.get("updateDescription")
+        changed: list[str] | None = None
+        if update is not None:
+            paths: Mapping[str, Any] = update.get("disambiguatedPaths") or {}
+            updated: Mapping[str, Any] = update.get("updatedFields") or {}
+            removed: Sequence[str] = update.get("removedFields") or ()
+            changed = [path for path in (*updated, *removed) if _reads_plainly(path, paths)]
+        if self._rule.may_leave(changed):
+            raise TenantUnknownError(
+                "it may give its document another tenant, and does not say which it had: the "
+                "server has no image of before. Let it store them "
+                "(changeStreamPreAndPostImages), and keep them for longer than capture is away"
+            )
 
     def _flattened(self, document: Mapping[str, Any], _: bytes | None) -> Raw:
         return self._encoder.encode(flatten(document))
