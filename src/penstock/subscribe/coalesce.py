@@ -291,7 +291,8 @@ def _merge(
 
 
 def _count_repeated(entries: _Entries, places: Sequence[int], outcome: _Outcome) -> None:
-    """An insert of what was inserted: no source says that, but where a snapshot copies it too."""
+    """An insert of what was inserted: no source says that, but where a snapshot copies it too, or
+    where a document that became another tenant's was looked up when a later change was there."""
     repeated = sum(
         entries.operation[one] == entries.operation[two] == INSERT
         and not (entries.copied[one] or entries.copied[two])
