@@ -4,18 +4,20 @@ import atexit
 import shutil
 import subprocess
 import threading
+import time
 from abc import abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from penstock.testing.servers.process import Server, ServerFolder
+from penstock.testing.servers.process import POLL_SECONDS, Server, ServerFolder
 
 if TYPE_CHECKING:
     from pymysql import Connection
 
 USER = "root"
 BINLOG = "mysql-bin"
+_PURGE_SECONDS_MAX = 60.0
 
 # Small memory, and nothing that waits for a disk: ours die by signals.
 COMMON_OPTIONS = (
@@ -76,16 +78,25 @@ class SqlServer(Server):
         return pymysql.connect(host=self.host, port=self.port, user=USER, **options)
 
     def purge_binlogs(self, *, bytes_max: int = 64 << 20) -> None:
-        """Remove all binlogs but a new one, if they take more: nobody may still read them."""
+        """Remove all binlogs but a new one, if they take more: nobody may still read them.
+
+        A server keeps one for a moment that its engines may need for a recovery (MariaDB), or that
+        it still sends to somebody, until it notices that nobody is there.
+        """
         # MariaDB from 11.4 on has an index beside each.
         files = self.data.glob(f"{BINLOG}.[0-9]*")
         if sum(file.stat().st_size for file in files) <= bytes_max:
             return
         with self.connect() as connection, connection.cursor() as cursor:
             cursor.execute("FLUSH BINARY LOGS")
-            cursor.execute("SHOW BINARY LOGS")
-            *_, (newest, *_) = cursor.fetchall()
-            cursor.execute(f"PURGE BINARY LOGS TO '{newest}'")
+            deadline = time.monotonic() + _PURGE_SECONDS_MAX
+            while True:
+                cursor.execute("SHOW BINARY LOGS")
+                *older, (newest, *_) = cursor.fetchall()
+                if not older or time.monotonic() > deadline:
+                    return
+                cursor.execute(f"PURGE BINARY LOGS TO '{newest}'")
+                time.sleep(POLL_SECONDS)
 
     def stop(self) -> None:
         """Kill it and remove its data; harmless when nothing runs. Nobody reads what it would
