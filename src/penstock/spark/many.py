@@ -15,7 +15,7 @@ from penstock.errors import PenstockError
 from penstock.spark.config import PipelineConfig
 from penstock.spark.progress import PipelineProgress, RunFact
 from penstock.spark.raised import own_error
-from penstock.spark.run import run_pipeline
+from penstock.spark.run import import_target, run_pipeline
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -49,6 +49,8 @@ def run_pipelines(
     How they share Spark: `penstock.spark.sharing`. `archive` is where the service's [archive] is;
     `open_sources` make the sources, by name, for first loads.
     """
+    for config in pipelines.values():
+        import_target(config)
     runs = [
         _Run(
             name,

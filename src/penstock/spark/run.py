@@ -16,6 +16,7 @@ from collections.abc import Callable, Generator
 from concurrent.futures import Future
 from contextlib import closing, contextmanager, suppress
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -170,6 +171,34 @@ def run_pipeline(
             target.close()
             teller.close()
             facts.close()
+
+
+def import_target(config: PipelineConfig) -> None:
+    """Import what a pipeline runs with, as far as that is installed.
+
+    For whoever starts several in threads of their own: two imports that meet in modules which
+    import each other, each from its end, are refused by Python (_DeadlockError).
+    """
+    with suppress(ImportError):  # its own run tells it, to which it happens again
+        for module in ("rows", *_modules_of(config)):
+            import_module(f"penstock.spark.{module}")
+
+
+def _modules_of(config: PipelineConfig) -> tuple[str, ...]:
+    if isinstance(config, TablePipelineConfig | HistoryPipelineConfig):
+        return "loading.load", "tables", "verifiers", "against.source"
+    match config.to:
+        case "replicate":
+            dialect = "postgres" if config.kind.startswith("postgres") else "mysql"
+            of_sql = ("replica.sql", f"replica.{dialect}")
+            is_mongodb = config.kind.startswith("mongodb")
+            return "replicate", *(("replica.mongodb",) if is_mongodb else of_sql)
+        case "view":
+            return ("views",)
+        case "changelog":
+            return ("changelogs",)
+        case "audit":
+            return ("audit",)
 
 
 def _target_of(
