@@ -106,6 +106,17 @@ def page(address: str) -> Page:
     return {name: float(value) for name, value in SERIES.findall(text)}
 
 
+def of(page: Page, *names: str) -> Page:
+    """The series of these sources and pipelines, and those of none: tests that ran before in the
+    same process have left others."""
+    named = re.compile(r'(?:source|pipeline)="([^"]*)"')
+    return {
+        one: value
+        for one, value in page.items()
+        if all(name in names for name in named.findall(one))
+    }
+
+
 def values(page: Page, series: str) -> str:
     return f"{page[series]}x60" if series in page else "_x61"
 
@@ -255,7 +266,8 @@ def test_each_rule_of_pipelines_fires_on_its_fault_and_none_while_idle(
         with shown([f"127.0.0.1:{port}"], meter):
             begun = page(f"127.0.0.1:{port}")
             meter.began(RunBegan(pipeline="trail", sequence=4, head=4))
-            idle = page(f"127.0.0.1:{port}") | {"penstock_capture_up": 1.0}  # the service's
+            shows = of(page(f"127.0.0.1:{port}"), "shop", "trail")
+            idle = shows | {"penstock_capture_up": 1.0}  # the service's
     finally:
         server.stop()
     assert value(begun, "penstock_pipeline_behind_entries", pipeline="trail") is None
