@@ -9,6 +9,7 @@ import msgspec
 import structlog
 from msgspec import structs
 
+from penstock.clocks import SystemClock, Trust
 from penstock.errors import PenstockError
 from penstock.kv import Env
 from penstock.ports import Hold
@@ -26,6 +27,15 @@ log = structlog.get_logger(__name__)
 def now_ms() -> int:
     """Unix milliseconds."""
     return time.time_ns() // 1_000_000
+
+
+def dating() -> Callable[[], int]:
+    """The clock by which whoever holds something says until when: `Trust.came_ms`.
+
+    By a wall clock that was set back it would be held until a time that is over once that clock is
+    set right, though nobody had let go of it.
+    """
+    return Trust(SystemClock()).came_ms
 
 
 class WrittenHolds:

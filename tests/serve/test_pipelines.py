@@ -1,6 +1,7 @@
 """What a pipeline says of itself is believed from who may say it, kept, and held in the log."""
 
 import threading
+import time
 from collections.abc import AsyncGenerator, Callable, Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -67,7 +68,7 @@ def wall() -> Wall:
 
 @contextmanager
 def opened(
-    path: Path, log: PlacedLog, wall: Wall, *, hold_seconds: float = HOLD_SECONDS
+    path: Path, log: PlacedLog, wall: Wall | None, *, hold_seconds: float = HOLD_SECONDS
 ) -> Generator[PipelineBook]:
     book = PipelineBook(
         path,
@@ -100,6 +101,20 @@ def held(path: Path, wall: Wall) -> Hold | None:
         return holds()
     finally:
         holds.close()
+
+
+def test_a_clock_that_is_set_back_lets_no_place_go_sooner(
+    tmp_path: Path, log: BlockLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is set right again one day, and what was dated by it would be over at once."""
+    with opened(tmp_path / "consumers", log, None) as book:
+        book.tell(told(log.marker(8)), EVERYTHING)
+        (before,) = book.status(EVERYTHING)
+        real = time.time_ns
+        monkeypatch.setattr(time, "time_ns", lambda: real() - 200 * 86_400 * 10**9)
+        book.tell(told(log.marker(9)), EVERYTHING)
+        (one,) = book.status(EVERYTHING)
+        assert one.held_until_ms >= before.held_until_ms
 
 
 def test_what_a_pipeline_says_is_listed_and_counted(

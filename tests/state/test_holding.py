@@ -3,6 +3,7 @@
 # A log is replaced under the keeper.
 # pyright: reportPrivateUsage=false
 
+import time
 from collections.abc import AsyncGenerator
 from contextlib import closing
 from itertools import count
@@ -95,6 +96,20 @@ async def test_a_reading_holds_what_follows_it_and_for_a_while_after_it_was_read
     third.close()
     keeper.close()
     holds.close()
+
+
+async def test_a_clock_that_is_set_back_lets_no_reading_go_sooner(
+    tmp_path: Path, log: MemoryLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is set right again one day, and what was dated by it would be over at once."""
+    real = time.time_ns
+    keeper = StateKeeper(log, tmp_path, CONFIG)
+    applied(keeper)
+    monkeypatch.setattr(time, "time_ns", lambda: real() - 200 * 86_400 * 10**9)
+    with closing(keeper), closing(keeper.open(Criteria())):
+        monkeypatch.undo()
+        with closing(Holds(tmp_path)) as holds:
+            assert holds() is not None
 
 
 async def test_what_a_crash_or_another_log_leaves_is_not_held(

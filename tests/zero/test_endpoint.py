@@ -1,6 +1,7 @@
 """The endpoint for zero-cache, told by a plain client that folds what it hears into tables."""
 
 import asyncio
+import time
 from pathlib import Path
 
 import pytest
@@ -42,6 +43,29 @@ async def test_a_shard_begins_with_every_row_and_gets_each_commit_after_it(tmp_p
             await fold(socket, replica, commit)
             assert replica.rows["item"][3,] == {"id": 3, "name": "three"}
             await ack(socket, replica.watermark)
+
+
+@pytest.mark.slow
+async def test_a_clock_that_is_set_back_lets_no_shard_go_sooner(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is set right again one day, and what was dated by it would be over at once."""
+    real = time.time_ns
+    async with served(tmp_path) as endpoint:
+        await endpoint.put(1, name="one")
+        await endpoint.applied()
+        began_ms = real() // 1_000_000
+        monkeypatch.setattr(time, "time_ns", lambda: real() - 200 * 86_400 * 10**9)
+        replica = Replica()
+        async with connection(endpoint, **SHIPPED) as socket:
+            await fold(socket, replica)
+            (record,) = endpoint.service.book.records.values()
+            assert record.seen_at >= began_ms
+            await fold(socket, replica, await endpoint.put(2, name="two"))
+            await ack(socket, replica.watermark)
+            await until(lambda: endpoint.service.shards()[0].commit >= replica.commit)
+        (record,) = endpoint.service.book.records.values()
+        assert record.seen_at >= began_ms
 
 
 @pytest.mark.slow

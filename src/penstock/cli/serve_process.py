@@ -16,7 +16,6 @@ from penstock.cli.images import remarks
 from penstock.cli.live import Reloads
 from penstock.cli.page import Page
 from penstock.client.flight import PipelineReport
-from penstock.clocks import SystemClock, Trust
 from penstock.errors import ConfigError
 from penstock.log.tiered import TieredLog
 from penstock.ports import LogReader
@@ -81,11 +80,7 @@ async def serve(
     async with AsyncExitStack() as stack:
         keeper = None
         if settings.state.enabled:
-            keeper = await asyncio.to_thread(
-                StateKeeper,
-                *(log, settings.log.path, settings.state),
-                earliest_ms=Trust(SystemClock()).earliest_ms,
-            )
+            keeper = await asyncio.to_thread(StateKeeper, log, settings.log.path, settings.state)
             keeper.start()
             # Waits for the write under way.
             stack.push_async_callback(asyncio.to_thread, keeper.close)

@@ -25,7 +25,7 @@ from penstock.client.pipelines import (
     PipelineTold,
 )
 from penstock.errors import LogFullError, PartialViewError, RequestError, TrimmedError
-from penstock.holds import WrittenHolds, now_ms
+from penstock.holds import WrittenHolds, dating, now_ms
 from penstock.kv import Env, exists, open_env
 from penstock.ports import Bounds, Hold
 from penstock.progress import Progress
@@ -82,16 +82,16 @@ class PipelineBook:
         *,
         hold_seconds: float,
         hold_bytes: int,
-        wall_ms: Callable[[], int] = now_ms,
+        wall_ms: Callable[[], int] | None = None,
         steady_seconds: Callable[[], float] = time.monotonic,
         log_bytes: Callable[[], int] = lambda: 0,
     ) -> None:
         """`path` is where the serve process writes who reads the log; `log_bytes` is what the log
-        takes up."""
+        takes up, and `wall_ms` the time that what is told is dated by; None: `holds.dating`."""
         self._reader = reader
         self._hold_seconds = hold_seconds
         self._hold_bytes = hold_bytes
-        self._wall_ms = wall_ms
+        self._wall_ms = wall_ms or dating()
         self._steady_seconds = steady_seconds
         self._log_bytes = log_bytes
         self._lock = threading.Lock()

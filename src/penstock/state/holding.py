@@ -19,7 +19,7 @@ from penstock.ports import Hold
 from penstock.state.layout import HOLDS_KEY, META
 from penstock.state.tables import find_state, state_path
 
-__all__ = ["Holds", "now_ms", "write_holds"]
+__all__ = ["Holds", "write_holds"]
 
 
 def write_holds(txn: Transaction, env: Env, holds: Sequence[Hold]) -> None:

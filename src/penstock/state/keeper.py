@@ -16,6 +16,7 @@ from typing import Final, Protocol, Self
 import structlog
 from msgspec import structs
 
+from penstock.clocks import SystemClock, Trust
 from penstock.errors import (
     AheadError,
     LogError,
@@ -37,7 +38,7 @@ from penstock.state.apply import Applying, write_facts
 from penstock.state.complete import require_complete
 from penstock.state.config import StateConfig
 from penstock.state.facts import Facts
-from penstock.state.holding import now_ms, write_holds
+from penstock.state.holding import write_holds
 from penstock.state.layout import (
     BEFORE,
     DATABASES,
@@ -111,15 +112,15 @@ class StateKeeper:
         path: Path,
         config: StateConfig | None = None,
         *,
-        wall_ms: Callable[[], int] = now_ms,
-        earliest_ms: Callable[[], int] | None = None,
+        wall_ms: Callable[[], int] | None = None,
     ) -> None:
-        """`path` is that of the log; the state lies beside its files. `earliest_ms` is the time by
-        which what a reading holds ends (`Trust.earliest_ms`); without it, `wall_ms`."""
+        """`path` is that of the log; the state lies beside its files. What a reading holds begins
+        and ends by `wall_ms`; None: by this machine's clock as far as it is believed (`Trust`)."""
         self._log = log
         self._config = config or StateConfig()
-        self._wall_ms = wall_ms
-        self._earliest_ms = earliest_ms or wall_ms
+        trust = Trust(SystemClock())
+        self._came_ms = wall_ms or trust.came_ms
+        self._earliest_ms = wall_ms or trust.earliest_ms
         self._turn = threading.Condition()
         self._stopping = threading.Event()
         self._readings: list[StateReading] = []
@@ -474,7 +475,7 @@ class StateKeeper:
         if seconds and self._config.hold:
             holds[reading.id] = Hold(
                 sequence=reading.progress.sequence,
-                until_ms=self._wall_ms() + int(seconds * 1000),
+                until_ms=self._came_ms() + int(seconds * 1000),
                 bytes_max=self._config.hold_bytes,
             )
         if holds == self._holds:

@@ -2,12 +2,12 @@
 
 import asyncio
 import contextlib
-import time
 from collections.abc import AsyncGenerator, Generator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from penstock.errors import ServiceBusyError, ServiceUnavailableError
+from penstock.holds import dating
 from penstock.ports import LogReader
 from penstock.serve.zero.config import ZeroConfig
 from penstock.serve.zero.record import ShardRecord
@@ -28,11 +28,6 @@ class Rows(CurrentState, CurrentRows, Protocol):
     """Whoever keeps current rows: all of them, and one."""
 
 
-def now_ms() -> int:
-    """Unix milliseconds."""
-    return time.time_ns() // 1_000_000
-
-
 class ZeroService:
     """Serves shards. Belongs to one event loop."""
 
@@ -50,6 +45,7 @@ class ZeroService:
         self.config = config
         self.permissions: dict[str, Any] | None = config.permission_values()
         self.stopped = asyncio.Event()
+        self.now_ms = dating()
         self._connections = 0
         self.turns: Turns[Session] = Turns()
         self._troubles: dict[bytes, tuple[str, str]] = {}
@@ -104,7 +100,7 @@ class ZeroService:
         records = self.book.records
         if key in records or len(records) < self.config.shards_max:
             return
-        over = now_ms() - int(self.config.hold * 1000)
+        over = self.now_ms() - int(self.config.hold * 1000)
         idle = [one for name, one in records.items() if name not in self.turns.live]
         oldest = min(idle, key=lambda one: one.seen_at, default=None)
         if oldest is None or oldest.seen_at > over:
@@ -138,7 +134,7 @@ class ZeroService:
             publications=session.request.publications,
             sources=session.sources,
             state=session.state,
-            seen_at=now_ms(),
+            seen_at=self.now_ms(),
             code=code,
             message=message,
         )

@@ -43,7 +43,7 @@ from penstock.serve.zero.record import (
 )
 from penstock.serve.zero.request import ZeroRequest
 from penstock.serve.zero.resuming import ResetNeededError, place_of
-from penstock.serve.zero.service import ZeroService, now_ms
+from penstock.serve.zero.service import ZeroService
 from penstock.serve.zero.shards import key_of
 from penstock.serve.zero.snapshot import Copy, needs_sample, sample
 from penstock.serve.zero.socket import (
@@ -223,7 +223,8 @@ class Session:
             except ValueError as error:
                 raise ClosingError(PROTOCOL_ERROR, f"invalid message: {error}") from None
             if moved is not None:
-                record = acknowledged(self._record, moved.mark, moved.changed, now_ms=now_ms())
+                now_ms = self._service.now_ms()
+                record = acknowledged(self._record, moved.mark, moved.changed, now_ms=now_ms)
                 self._service.book.later(self.key, record)
 
     @property
@@ -268,7 +269,7 @@ class Session:
             # Its own database was restored, or the log was: what it lacks is to be kept again.
             record = structs.replace(record, floor=place.mark, changed=place.changed)
         # Who names a commit has it durably.
-        record = acknowledged(record, place.mark, place.changed, now_ms=now_ms())
+        record = acknowledged(record, place.mark, place.changed, now_ms=service.now_ms())
         await service.book.save(self.key, record)
         return teller, place.mark, place.changed
 
@@ -389,7 +390,7 @@ class Session:
             floor=start,
             changed=start.commit,
             versions=(Version(start.commit, tables_json(teller.tables)),),
-            seen_at=now_ms(),
+            seen_at=self._service.now_ms(),
         )
         await service.book.save(self.key, record)
 
