@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import time
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -322,6 +323,36 @@ async def test_records_that_are_too_old_go_to_the_destination_without_a_call(
     assert letter["requestContext"]["condition"] == "MaximumRecordAgeExceeded"
     assert letter["requestContext"]["approximateInvokeCount"] == 0
     assert calls.items() == []
+
+
+@pytest.mark.slow
+async def test_a_clock_that_is_set_forward_makes_no_record_too_old(
+    shared: Served, calls: Calls, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody knows that it is right, and a record that is given up is never handled."""
+    table = shared.table()
+    config = configured(
+        shared,
+        tmp_path,
+        table=table.name,
+        maximum_record_age=3600.0,
+        on_failure=f"file:{tmp_path / 'letters'}",
+    )
+    put(table, ["k=1"])
+    calls.spoil("k=1")
+    async with running(config) as trigger:
+        await trigger.until(calls.items)
+        real = time.time_ns
+        with monkeypatch.context() as patch:
+            patch.setattr(time, "time_ns", lambda: real() + 200 * 86_400 * 10**9)
+            patch.setattr(time, "time", lambda: time.time_ns() / 1e9)
+            # It is tried again by that clock, at least once.
+            tried = len(calls.items())
+            await trigger.until(lambda: len(calls.items()) > tried + 1)
+        calls.spoil()
+        counts = await trigger.end()
+    assert counts["set_aside"] == 0
+    assert not (tmp_path / "letters").exists()
 
 
 @pytest.mark.slow

@@ -1,12 +1,12 @@
 """A batch until it is done: called, called again, cut, and in the end kept by a destination."""
 
 import asyncio
-import time
 from collections import Counter, deque
 
 import structlog
 
 from penstock.client.retry import Backoff, Retry
+from penstock.clocks import SystemClock, Trust
 from penstock.errors import ProgramError
 from penstock.trigger.batches import InvalidAnswerError, Piece, after_failure, first_failed, too_old
 from penstock.trigger.config import TriggerConfig
@@ -40,6 +40,7 @@ class Handler:
         self._config, self._environments, self._deliver = config, environments, deliver
         self._stream, self._arn = stream, arn
         self._stop, self._counts = stop, counts
+        self._trust = Trust(SystemClock())
         self._retry = Retry(
             initial_seconds=config.retry_delay, max_seconds=config.retry_delay_max, max_retries=0
         )
@@ -147,7 +148,9 @@ class Handler:
 
     def _too_old(self, piece: Piece) -> int:
         age = self._config.maximum_record_age
-        return too_old(piece.records, now_seconds=time.time(), age_seconds_max=age)
+        # A clock that was set forward would make every record too old.
+        now_seconds = self._trust.earliest_ms() / 1000
+        return too_old(piece.records, now_seconds=now_seconds, age_seconds_max=age)
 
     async def _give_up(
         self,
