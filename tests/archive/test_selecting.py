@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from penstock.archive.selecting import choose
 from penstock.subscribe.criteria import Criteria, select
-from penstock.wire import Block, build_block, encode, places_of, summaries_of
+from penstock.wire import Block, build_block, encode, places_of, summaries_of, to_arrow
 from tests.archive.logs import event
 
 NAMES = ["orders", "lines", "a/orders", "b/lines", "c/x", ""]
@@ -43,6 +43,6 @@ def test_rows_are_chosen_as_the_log_chooses_entries(
     block = Block(data, log_id=1, first_sequence=1)
     criteria = Criteria(collections=collections, sources=sources, control_events=control_events)
     expected = select(criteria, block)
-    batch: pa.RecordBatch = block.to_arrow()
+    batch: pa.RecordBatch = to_arrow((block,))
     found = choose(criteria, batch)
     assert (found.rows.tolist(), found.gap) == (list(expected.entries), expected.gap)

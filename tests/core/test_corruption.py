@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from penstock.errors import LogCorruptError, LogError, LogFormatError
-from penstock.wire import Block, CommitSummary, EncodedEvent, encode_event
+from penstock.wire import Block, CommitSummary, EncodedEvent, encode_event, verify_block
 from penstock.wire.layout import LAYOUT_VERSION, UNCHAINED
 from tests.core.strategies import Placed, StoredBlock, block_of, blocks, events, stored_block
 from tests.core.test_wire import change
@@ -15,7 +15,7 @@ from tests.core.test_wire import change
 
 def opened(data: bytes) -> Block:
     block = Block(data, log_id=5, first_sequence=1)
-    block.verify()
+    verify_block(block)
     return block
 
 

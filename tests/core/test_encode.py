@@ -16,7 +16,7 @@ from penstock.event import (
     SchemaEvent,
     kind_of,
 )
-from penstock.wire import Block, encode, encode_event, joined
+from penstock.wire import Block, encode, encode_event, joined, verify_block
 from penstock.wire.layout import CELLS, HEADER, HEADER_CHECKED, LAYOUT_VERSION
 from tests.core.strategies import StoredBlock, blocks, events, stored_block
 
@@ -184,7 +184,7 @@ t9faIBAnAxQggIgOLPqgYQA0j70JX/vDE=
 
 def test_a_block_that_an_earlier_penstock_wrote_is_read() -> None:
     block = Block(_STORED, log_id=5, first_sequence=1)
-    block.verify()
+    verify_block(block)
     assert [entry.event for entry in block.entries()] == _STORED_EVENTS
     assert [entry.commit for entry in block.entries()] == [9, 9, 10]
 

@@ -27,6 +27,7 @@ from penstock.wire import (
     heartbeat_message,
     to_arrow,
     to_json,
+    verify_block,
 )
 from tests.core.strategies import (
     Placed,
@@ -72,7 +73,7 @@ def test_an_entry_comes_out_of_a_block_as_it_went_in(stored: StoredBlock) -> Non
 @given(blocks())
 def test_a_block_says_where_each_entry_stands(stored: StoredBlock) -> None:
     block = stored.open()
-    block.verify()
+    verify_block(block)
     assert len(block) == block.stop == len(stored.entries)
     assert block.last_sequence == stored.entries[-1].sequence
     assert block.last_commit == stored.entries[-1].commit
@@ -106,7 +107,7 @@ def test_a_narrowed_block_holds_exactly_the_entries_asked_for(
     ]
     assert len(narrowed) == len(expected)
     assert list(narrowed.entries()) == expected
-    assert narrowed.to_arrow().column("sequence").to_pylist() == [e.sequence for e in expected]
+    assert to_arrow((narrowed,)).column("sequence").to_pylist() == [e.sequence for e in expected]
     again = narrowed.narrow(after=after + 1)
     assert list(again.entries()) == [e for e in expected if e.sequence > after + 1]
 
@@ -125,7 +126,7 @@ def test_a_staged_block_takes_its_commit_from_its_pointer(stored: StoredBlock) -
     summary = CommitSummary(1 << 40, encoded.digest)
     extent = Extent(1 << 41, summary, 1_700_000_000_000, before=9)
     block = Block(data, log_id=1, first_sequence=8, extent=extent)
-    block.verify()
+    verify_block(block)
     entries = list(block.entries())
     assert [entry.event for entry in entries] == events_of_one
     assert {(e.commit, e.commit_rows, e.commit_digest, e.ingested_at) for e in entries} == {
@@ -133,7 +134,7 @@ def test_a_staged_block_takes_its_commit_from_its_pointer(stored: StoredBlock) -
     }
     digest = (77 + block.check(0)) * weight_of(1 << 41)
     assert block.history(0) == (9 + digest) % 2**32, "what is staged before it counts too"
-    columns = block.to_arrow()
+    columns = to_arrow((block,))
     assert columns.column("commit").to_pylist() == [1 << 41] * len(entries)
     assert columns.column("commit_rows").to_pylist() == [1 << 40] * len(entries)
 
@@ -224,7 +225,7 @@ def test_no_transaction_number_is_not_number_zero(event: ChangeEvent) -> None:
     none, zero = (pb.Event.FromString(block.message(i)) for i in (0, 1))
     assert not none.HasField("txn_number")
     assert zero.HasField("txn_number")
-    assert block.to_arrow().column("txn_number").to_pylist() == [None, 0]
+    assert to_arrow((block,)).column("txn_number").to_pylist() == [None, 0]
     assert json.loads(to_json(decode_message(block.message(0))))["txnNumber"] is None
 
 
@@ -331,7 +332,7 @@ def test_arrow_columns_say_what_the_entries_say(stored: list[StoredBlock], data:
 def test_one_block_gives_the_arrow_rows_selected(stored: StoredBlock, data: Any) -> None:
     block = stored.open()
     rows: list[int] = sorted(data.draw(st.sets(st.integers(0, len(block) - 1))))
-    table = block.to_arrow(np.array(rows, np.intp)).to_pydict()
+    table = to_arrow((block,), selected=(np.array(rows, np.intp),)).to_pydict()
     assert table["sequence"] == [stored.entries[i].sequence for i in rows]
 
 

@@ -29,7 +29,7 @@ from penstock.ports import SourceState
 from penstock.progress import Progress, parse_progress
 from penstock.serve.flight import FlightServer, covered_batches, plan
 from penstock.telemetry import SERVE_REGISTRY
-from penstock.wire import ARROW_SCHEMA, Block
+from penstock.wire import ARROW_SCHEMA, Block, to_arrow
 from tests.flight.blocks import BlockLog, gap, insert
 
 Serve = Callable[..., FlightServer]
@@ -134,7 +134,7 @@ def test_rows_are_the_entries(serve: Serve) -> None:
     with LogClient(serve(log).address) as client:
         table = read(log, client)
     assert table.schema == ARROW_SCHEMA
-    assert table.equals(pa.Table.from_batches([block.to_arrow() for block in log.blocks]))
+    assert table.equals(pa.Table.from_batches([to_arrow((block,)) for block in log.blocks]))
 
 
 def test_columns_come_as_asked_for(serve: Serve) -> None:

@@ -39,6 +39,7 @@ from penstock.spark.table.reduce import DELETE, PUT
 from penstock.spark.table.rejects import REJECTS_SCHEMA
 from penstock.spark.table.sparks import frame_of
 from penstock.spark.table.stamp import Stamp
+from penstock.wire import to_arrow
 from tests.children import MODULE, Child
 from tests.flight.blocks import BlockLog
 from tests.seeds import seed_of
@@ -438,7 +439,7 @@ def test_drivers_killed_at_any_moment_neither_lose_nor_repeat(tmp_path: Path) ->
         server.stop()
     assert codes[0] == -signal.SIGKILL
     assert codes[-1] == 0
-    whole = pa.Table.from_batches([block.to_arrow() for block in log.blocks])
+    whole = pa.Table.from_batches([to_arrow((block,)) for block in log.blocks])
     for collection in ("orders", "lines"):
         table = DeltaTable(str(tmp_path / "warehouse" / "sales.db" / collection))
         entries = whole.filter(compute.equal(whole["collection"], collection))

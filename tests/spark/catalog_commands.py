@@ -24,6 +24,7 @@ from penstock.spark.table.lake import seen_lake
 from penstock.spark.table.standing import StandingTable
 from penstock.spark.verifying import verify_tables
 from penstock.testing.servers import DELTA
+from penstock.wire import to_arrow
 from tests.cli.service import SHOP, Done, configure, penstock, spawn
 from tests.flight.blocks import BlockLog
 from tests.spark.catalog_place import CatalogPlace, session_of
@@ -69,7 +70,7 @@ def ran(place: CatalogPlace, log: BlockLog) -> None:
     lake = place.lake(config)
     standing = StandingTable(config, "p", lake)
     standing.start(log.bounds_now())
-    entries = pa.Table.from_batches([block.to_arrow() for block in log.blocks])
+    entries = pa.Table.from_batches([to_arrow((block,)) for block in log.blocks])
     result = apply(entries, config, lake=lake, log_id=log.log_id)
     standing.advance(log.marker(log.head), result.tables, batch_id=0)
 

@@ -16,6 +16,7 @@ from penstock.serve.access.config import TlsConfig
 from penstock.serve.flight import FlightServer
 from penstock.spark.java import java_environment
 from penstock.testing.servers.classes import short_lived
+from penstock.wire import to_arrow
 from tests.access.certificates import Authority
 from tests.access.support import ALL, issue
 from tests.flight.blocks import BlockLog
@@ -101,7 +102,7 @@ def history(dice: random.Random, *, commits: int) -> list[list[ChangeEvent]]:
 
 def entries_of(log: BlockLog) -> pa.Table:
     """The whole log."""
-    return pa.Table.from_batches([block.to_arrow() for block in log.blocks])
+    return pa.Table.from_batches([to_arrow((block,)) for block in log.blocks])
 
 
 def zipped(path: Path) -> Path:

@@ -24,13 +24,13 @@ from penstock.event import ChangeEvent
 from penstock.ports import Bounds
 from penstock.progress import Progress
 from penstock.spark.config import TablePipelineConfig
-from penstock.spark.table import standing
+from penstock.spark.table import progress_columns
 from penstock.spark.table.apply import table_states
 from penstock.spark.table.arrow import Field, compute
 from penstock.spark.table.kinds import Kind, kind_of_column
 from penstock.spark.table.lake import KeptTable, Lake
 from penstock.spark.table.plan import REJECTED, SEQUENCE
-from penstock.spark.table.standing import STANDING_SCHEMA, StandingTable
+from penstock.spark.table.standing import StandingTable
 from penstock.spark.table.upkeep import tidy
 from penstock.spark.table.writing import BatchResult
 from tests.seeds import seed_of
@@ -345,9 +345,9 @@ class LakeContract:
         self, place: Place, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """As an earlier version of Penstock has written it."""
-        before = [field for field in STANDING_SCHEMA if not field.nullable]
+        before = [field for field in progress_columns.STANDING_SCHEMA if not field.nullable]
         with monkeypatch.context() as patched:
-            patched.setattr(standing, "STANDING_SCHEMA", pa.schema(before))
+            patched.setattr(progress_columns, "STANDING_SCHEMA", pa.schema(before))
             world = World(place)
             first = StandingTable(world.config, "p", world.place.lake(world.config))
             first.start(BOUNDS)
@@ -358,7 +358,7 @@ class LakeContract:
         assert second.start(BOUNDS).after.sequence == 1
         second.advance(Progress(LOG_ID, 2, 2), {"orders": 0}, batch_id=1)
         (row,) = self._rows(world)
-        assert list(row) == STANDING_SCHEMA.names
+        assert list(row) == progress_columns.STANDING_SCHEMA.names
         assert (row["sequence"], row["to"]) == (2, "table")
         third = StandingTable(world.config, "p", world.place.lake(world.config))
         assert third.start(BOUNDS).after.sequence == 2

@@ -12,6 +12,7 @@ from penstock.spark.table.writing import BatchResult
 from penstock.spark.tables import merge_into_delta, merge_staged
 from penstock.spark.transform.replay import signed
 from penstock.spark.transform.stage import Stage, Staged
+from penstock.wire import to_arrow
 from tests.flight.blocks import BlockLog
 from tests.spark.tables import pipeline, rows_of
 
@@ -33,7 +34,7 @@ class Lake:
         config = pipeline(self.path, **settings)
         stage = Stage("p", config, INPUT_COLUMNS)
         stage.check(self._spark)
-        whole = pa.Table.from_batches([block.to_arrow() for block in self._log.blocks])
+        whole = pa.Table.from_batches([to_arrow((block,)) for block in self._log.blocks])
         batch = self._spark.createDataFrame(signed(whole.slice(self._after)))
         with stage.staged(batch, 0, log_id=self._log.log_id) as staged:
             result = merge_staged(
@@ -44,7 +45,7 @@ class Lake:
 
     def merge(self, **settings: Any) -> BatchResult:
         """Apply what there is as a user does in foreachBatch."""
-        whole = pa.Table.from_batches([block.to_arrow() for block in self._log.blocks])
+        whole = pa.Table.from_batches([to_arrow((block,)) for block in self._log.blocks])
         batch = self._spark.createDataFrame(signed(whole.slice(self._after)))
         config = pipeline(self.path, **settings)
         result = merge_into_delta(batch, 0, pipeline="p", config=config, log_id=self._log.log_id)

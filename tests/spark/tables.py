@@ -39,7 +39,7 @@ from penstock.spark.table.reduce import verify_commits
 from penstock.spark.table.unfollowed import Unfollowed
 from penstock.spark.table.writing import BatchResult, cuts_of
 from penstock.spark.tables import writer_of
-from penstock.wire import Block, build_block, encode_commit, places_of, summaries_of
+from penstock.wire import Block, build_block, encode_commit, places_of, summaries_of, to_arrow
 
 LOG_ID = 0xFEDC_BA98_7654_3210
 """Above 2**63: as a signed number it is negative."""
@@ -67,7 +67,8 @@ class Entries:
             ingested_at=1,
             before=0,
         )
-        self._blocks.append(Block(data, log_id=LOG_ID, first_sequence=self.head + 1).to_arrow())
+        block = Block(data, log_id=LOG_ID, first_sequence=self.head + 1)
+        self._blocks.append(to_arrow((block,)))
         self.head += len(events)
 
     def table(self, after: int = 0, until: int | None = None) -> pa.Table:

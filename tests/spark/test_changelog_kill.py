@@ -8,6 +8,7 @@ import pytest
 
 from penstock.event import AnyEvent
 from penstock.serve.flight import FlightServer
+from penstock.wire import to_arrow
 from tests.flight.blocks import BlockLog
 from tests.seeds import seed_of
 from tests.spark.changelogs import changelog, counted, expected, files_of, rows_of
@@ -45,7 +46,7 @@ def seeded() -> random.Random:
 def check(path: Path, form: str, log: BlockLog) -> None:
     """Every entry is there once, and every file that counts."""
     config = changelog(path, format=form)
-    whole = pa.Table.from_batches([block.to_arrow() for block in log.blocks])
+    whole = pa.Table.from_batches([to_arrow((block,)) for block in log.blocks])
     assert rows_of(config) == expected(whole)
     assert {*counted(config)} <= {*files_of(config)}
 
@@ -78,7 +79,7 @@ def test_killed_over_and_over_between_any_two_writes_it_neither_loses_nor_repeat
     dice = seeded()
     log = BlockLog(block_events=11)
     log.append(history(dice, commits=60))
-    entries = pa.Table.from_batches([block.to_arrow() for block in log.blocks])
+    entries = pa.Table.from_batches([to_arrow((block,)) for block in log.blocks])
     with pa.ipc.new_file(str(tmp_path / "entries"), entries.schema) as file:
         file.write_table(entries)
     path = tmp_path / "changes"

@@ -15,6 +15,7 @@ from penstock.serve.flight import FlightServer
 from penstock.spark.plan import plan_of
 from penstock.spark.progress import PipelineProgress
 from penstock.spark.run import run_pipeline
+from penstock.wire import to_arrow
 from tests.flight.blocks import BlockLog
 from tests.spark.changelogs import changelog, counted, expected, files_of, rows_of
 from tests.spark.tables import change, gap, put, schema_event
@@ -39,7 +40,7 @@ def endpoint(log: BlockLog) -> Iterator[str]:
 
 
 def entries_of(log: BlockLog) -> pa.Table:
-    return pa.Table.from_batches([block.to_arrow() for block in log.blocks])
+    return pa.Table.from_batches([to_arrow((block,)) for block in log.blocks])
 
 
 @FORMATS

@@ -15,7 +15,7 @@ from penstock.serve.flight import FlightServer
 from penstock.spark.datasource import PenstockReader, PenstockStreamReader, RangePartition
 from penstock.spark.options import parse_options
 from penstock.spark.rows import ENTRY_SCHEMA
-from penstock.wire import ARROW_SCHEMA
+from penstock.wire import ARROW_SCHEMA, to_arrow
 from tests.flight.blocks import BlockLog, gap, insert
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ def sequences(batches: Batches) -> list[list[int]]:
 def test_a_stream_reads_every_row_once_as_the_log_has_it(run: Run, log: BlockLog) -> None:
     append(log, [3] * 60)
     (batch,) = [rows for rows in run().values() if rows]
-    expected = [row for block in log.blocks for row in block.to_arrow().to_pylist()]
+    expected = [row for block in log.blocks for row in to_arrow((block,)).to_pylist()]
     for row in expected:
         for name in ("check", "commit_digest", "key_hash"):
             # 64 bits, read as signed.

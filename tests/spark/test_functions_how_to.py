@@ -15,6 +15,7 @@ from penstock.serve.flight import FlightServer
 from penstock.spark import functions
 from penstock.spark.transform.replay import signed
 from penstock.testing.servers import DELTA, ServerUnavailableError
+from penstock.wire import to_arrow
 from tests.children import MODULE, Child
 from tests.flight.blocks import BlockLog
 from tests.spark.cluster import ROOT, Certified
@@ -49,7 +50,7 @@ def endpoint(log: BlockLog) -> Iterator[str]:
 
 
 def whole(log: BlockLog) -> pa.Table:
-    return pa.Table.from_batches([block.to_arrow() for block in log.blocks])
+    return pa.Table.from_batches([to_arrow((block,)) for block in log.blocks])
 
 
 def test_the_page_has_every_function_and_links_to_pages_that_are_there() -> None:

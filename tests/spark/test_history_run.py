@@ -12,6 +12,7 @@ from deltalake import DeltaTable
 from penstock.serve.flight import FlightServer
 from penstock.spark.progress import PipelineProgress
 from penstock.spark.run import run_pipeline
+from penstock.wire import to_arrow
 from tests.flight.blocks import BlockLog
 from tests.seeds import seed_of
 from tests.spark.drivers import run_and_kill
@@ -62,7 +63,7 @@ def test_versions_fold_to_the_rows_of_the_table_and_of_the_log(
     assert "OPTIMIZE" in {commit["operation"] for commit in told}
     current = pipeline(tmp_path / "table", "orders", "lines")
     run_pipeline("t", current, endpoint, spark=spark, once=True)
-    whole = pa.Table.from_batches([block.to_arrow() for block in log.blocks])
+    whole = pa.Table.from_batches([to_arrow((block,)) for block in log.blocks])
     assert sum(one.entries for one in seen) == whole.num_rows
     for collection in ("orders", "lines"):
         entries = of_collection(whole, collection)
@@ -109,7 +110,7 @@ def test_a_driver_killed_at_any_moment_neither_loses_nor_repeats_a_version(tmp_p
         run_and_kill(*command, dice=dice, kills=_KILLS)
     finally:
         server.stop()
-    whole = pa.Table.from_batches([block.to_arrow() for block in log.blocks])
+    whole = pa.Table.from_batches([to_arrow((block,)) for block in log.blocks])
     rejected = whole.num_rows - 1
     fitting = without(whole, rejected)
     for collection in ("orders", "lines"):

@@ -30,6 +30,7 @@ from penstock.spark.raised import own_error
 from penstock.spark.table.chunk import concat_cells
 from penstock.spark.table.kinds import Kind
 from penstock.testing.servers import MongoReplicaSet, PostgresServer
+from penstock.wire import to_arrow
 from tests.flight.blocks import BlockLog
 from tests.spark import changelogs, histories
 from tests.spark.cluster import ROOT
@@ -121,7 +122,7 @@ def test_one_key_a_giant_document_and_batches_without_a_change_pass_whole(
         server.stop()
     assert errors == {}
 
-    whole = pa.Table.from_batches([block.to_arrow() for block in log.blocks])
+    whole = pa.Table.from_batches([to_arrow((block,)) for block in log.blocks])
     orders = whole.slice(0, one_key + 5)
     text, instant = one_key + 4, one_key + 5
     rows = by_id(fold(orders))

@@ -36,6 +36,7 @@ from penstock.spark.table.batch import BatchWriter
 from penstock.spark.table.chunk import Collected, reduce_entries
 from penstock.spark.table.kinds import Kind, kind_of_column
 from penstock.spark.table.standing import StandingTable
+from penstock.wire import to_arrow
 from tests.flight.blocks import BlockLog
 from tests.spark.tables import LOG_ID, change, pipeline, put, rejects_of, rows_of, schema_event
 from tests.waiting import wait_until
@@ -168,7 +169,7 @@ class World:
         """What the log has behind `after`, which is one commit, is applied."""
         bounds = self.log.bounds_now()
         (block,) = self.log.read_now(after=after)
-        entries = pa.Table.from_batches([block.to_arrow()])
+        entries = pa.Table.from_batches([to_arrow((block,))])
         count = entries.num_rows
         collected = Collected(chunk=reduce_entries(entries), after=after, entries=count)
         self.load.applying(collected)

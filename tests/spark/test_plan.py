@@ -35,6 +35,7 @@ from penstock.spark.table.standing import StandingTable
 from penstock.spark.tables import TableTarget
 from penstock.spark.views import tables_of
 from penstock.testing.servers import MongoReplicaSet
+from penstock.wire import to_arrow
 from tests.audit.support import commit_of, row, steps
 from tests.flight.blocks import BlockLog
 from tests.spark.changelogs import add, bounds, changelog, started
@@ -102,7 +103,7 @@ def test_a_plan_of_a_pipeline_that_was_forgotten_says_what_a_run_does(
 
 
 def _applied_by_a_run(log: BlockLog, target: ChangelogTarget, until: Progress) -> None:
-    entries = pa.Table.from_batches([block.to_arrow() for block in log.blocks])
+    entries = pa.Table.from_batches([to_arrow((block,)) for block in log.blocks])
     target.start(log.bounds_now())
 
     def run(work: Work) -> pa.Table:

@@ -11,6 +11,7 @@ from penstock.event import ChangeEvent
 from penstock.serve.flight import FlightServer
 from penstock.spark.table.arrow import compute
 from penstock.spark.table.plan import DATABASE, KEY, REJECTED, SEQUENCE
+from penstock.wire import to_arrow
 from tests.flight.blocks import BlockLog
 from tests.seeds import seed_of
 from tests.spark.drivers import run_and_kill
@@ -71,7 +72,7 @@ def test_a_driver_killed_at_any_moment_neither_loses_nor_repeats(tmp_path: Path)
         run_and_kill(*command, dice=dice, kills=_KILLS)
     finally:
         server.stop()
-    whole = pa.Table.from_batches([block.to_arrow() for block in log.blocks])
+    whole = pa.Table.from_batches([to_arrow((block,)) for block in log.blocks])
     rejected = whole.num_rows - 1
     for collection in ("orders", "lines"):
         entries = of_collection(whole, collection)

@@ -22,6 +22,7 @@ from penstock.spark.transform import stage as stages
 from penstock.spark.transform.poison import find_poison
 from penstock.spark.transform.replay import signed
 from penstock.spark.transform.stage import Stage
+from penstock.wire import to_arrow
 from tests.flight.blocks import BlockLog
 from tests.spark.killed import STEPS
 from tests.spark.lakes import Lake, key
@@ -472,7 +473,7 @@ def test_a_full_disk_is_no_fault_of_a_change(spark: "SparkSession") -> None:
 
 
 def frame_of(spark: "SparkSession", log: BlockLog) -> "DataFrame":
-    whole = pa.Table.from_batches([block.to_arrow() for block in log.blocks])
+    whole = pa.Table.from_batches([to_arrow((block,)) for block in log.blocks])
     return spark.createDataFrame(signed(whole))
 
 
@@ -481,7 +482,7 @@ def test_a_batch_that_ends_behind_its_rejects_is_as_if_it_had_not(
 ) -> None:
     log.append([[put(1, n=1), put(2, n="two")], [put(3, n=-3)]])
     stage = Stage("p", pipeline(lake.path, **STEPS), INPUT_COLUMNS)
-    whole = pa.Table.from_batches([block.to_arrow() for block in log.blocks])
+    whole = pa.Table.from_batches([to_arrow((block,)) for block in log.blocks])
     with stage.staged(spark.createDataFrame(signed(whole)), 0, log_id=log.log_id) as staged:
         assert staged.rejected == 2
     before = rejects_of(lake.path)

@@ -15,6 +15,7 @@ from penstock.spark.table.judging import alike
 from penstock.spark.table.plan import KEY, REJECTED
 from penstock.spark.table.standing import StandingTable
 from penstock.spark.verifying import verify_tables
+from penstock.wire import to_arrow
 from tests.flight.blocks import BlockLog
 from tests.spark.tables import apply, change, pipeline, put, rejects_of, rows_of, version_of
 
@@ -48,7 +49,7 @@ def live(
     standing.start(log.bounds_now())
     for number, (after, until) in enumerate(zip((0, *edges), edges, strict=False)):
         blocks = log.read_now(after=after, until=until)
-        entries = pa.Table.from_batches([one.to_arrow() for one in blocks])
+        entries = pa.Table.from_batches([to_arrow((one,)) for one in blocks])
         result = apply(entries, config, batch_id=number, log_id=log.log_id)
         standing.advance(log.marker(until), result.tables, batch_id=number)
     return config

@@ -22,6 +22,7 @@ from penstock.spark.table import comparing
 from penstock.spark.verifying import pinned
 from penstock.spark.verifying_changelog import verify_changelog
 from penstock.subscribe.scope import EVERYTHING
+from penstock.wire import to_arrow
 from tests.flight.blocks import BlockLog
 from tests.spark.changelogs import (
     changelog,
@@ -87,7 +88,7 @@ def told(found: "Compared") -> list[tuple[int | None, str, tuple[str, ...]]]:
 
 
 def entries_of(log: BlockLog) -> pa.Table:
-    return pa.Table.from_batches([block.to_arrow() for block in log.blocks])
+    return pa.Table.from_batches([to_arrow((block,)) for block in log.blocks])
 
 
 def test_entries_of_a_delta_table_that_somebody_altered_are_told_and_missing_ones_added(

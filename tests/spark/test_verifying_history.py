@@ -18,6 +18,7 @@ from penstock.spark.table import comparing
 from penstock.spark.table.plan import KEY
 from penstock.spark.table.standing import StandingTable
 from penstock.spark.verifying import verify_tables
+from penstock.wire import to_arrow
 from tests.flight.blocks import BlockLog
 from tests.seeds import seed_of
 from tests.spark.histories import SPAN, at, history, in_order, rows, versions_of
@@ -53,7 +54,7 @@ def live(
     standing.start(log.bounds_now())
     for number, (after, until) in enumerate(zip((0, *edges), edges, strict=False)):
         blocks = log.read_now(after=after, until=until)
-        entries = pa.Table.from_batches([one.to_arrow() for one in blocks])
+        entries = pa.Table.from_batches([to_arrow((one,)) for one in blocks])
         result = apply(entries, config, batch_id=number, log_id=log.log_id)
         standing.advance(log.marker(until), result.tables, batch_id=number)
     return config

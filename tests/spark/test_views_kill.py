@@ -12,6 +12,7 @@ from deltalake import DeltaTable
 from penstock.event import ChangeEvent
 from penstock.serve.flight import FlightServer
 from penstock.spark.table.arrow import compute
+from penstock.wire import to_arrow
 from tests.flight.blocks import BlockLog
 from tests.seeds import seed_of
 from tests.spark.drivers import run_and_kill
@@ -88,4 +89,4 @@ def test_a_driver_killed_at_any_moment_leaves_a_view_that_ends_right(tmp_path: P
         row["kind"]: (row["orders"], row["n"], row["least"], row["last"], row["parts"])
         for row in DeltaTable(str(tmp_path / "v")).to_pyarrow_table().to_pylist()
     }
-    assert view == expected(pa.Table.from_batches([block.to_arrow() for block in log.blocks]))
+    assert view == expected(pa.Table.from_batches([to_arrow((block,)) for block in log.blocks]))

@@ -34,8 +34,8 @@ from penstock.capture.config import CaptureConfig
 from penstock.checkpoints import CheckpointConfig
 from penstock.cli.alerts import AlertsConfig
 from penstock.cli.logs import LoggingConfig
-from penstock.cli.parent import ProcessesConfig
 from penstock.cli.places import beside, clash, secret_in
+from penstock.cli.processes_config import ProcessesConfig
 from penstock.cli.spark_settings import spark_settings
 from penstock.config import Config
 from penstock.errors import ConfigError

@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 import structlog
-from pydantic import Field
 
-from penstock.config import Config, Seconds
+from penstock.cli.processes_config import BEAT_SECONDS
 from penstock.errors import PenstockError, SupersededError
 
 if TYPE_CHECKING:
@@ -35,20 +34,7 @@ STEADY_SECONDS = 60.0
 """A process that ran so long starts with the shortest wait again."""
 DRAIN_SECONDS_MAX = 15.0
 """For each of the two, one after the other."""
-BEAT_SECONDS = 1.0
 _BEATS_MISSED_MAX = 4
-
-
-class ProcessesConfig(Config):
-    """The processes of `penstock run`."""
-
-    hung_after: Seconds = Field(
-        60.0,
-        ge=5 * BEAT_SECONDS,
-        le=3600,
-        description="A process that lives but does nothing for so long is killed and started "
-        "again; nothing is lost by it.",
-    )
 
 
 class ChildFailedError(PenstockError):

@@ -236,7 +236,11 @@ def look(settings: "Settings") -> Report:
         consumers=consumers,
         pipelines=pipelines,
         unmatched=unmatched_names(settings),
-        shards=shard_reports(status, log.head_commit if log is not None else 0, reports, serving),
+        shards=shard_reports(
+            *(status, log.head_commit if log is not None else 0),
+            {one.source for one in reports if one.rows in {"copying", "incomplete"}},
+            serving,
+        ),
     )
 
 

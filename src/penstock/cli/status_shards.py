@@ -1,6 +1,6 @@
 """What `penstock status` says of the shards of Zero."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -12,7 +12,6 @@ from penstock.harmless import harmless
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from penstock.cli.status import SourceReport
     from penstock.serve.consumers import ConsumersStatus
 
 _STYLES = {"streaming": "green", "copying": "yellow", "waiting": "yellow", "stopped": "bold red"}
@@ -41,11 +40,11 @@ class ShardReport(Struct, frozen=True, kw_only=True, rename="camel"):
 def shard_reports(
     status: "ConsumersStatus | None",
     head_commit: int,
-    sources: "Sequence[SourceReport]",
+    incomplete: Collection[str],
     serving: bool,
 ) -> list[ShardReport]:
-    """The shards that the serve process knew last."""
-    incomplete = {one.source for one in sources if one.rows in {"copying", "incomplete"}}
+    """The shards that the serve process knew last; `incomplete` are the sources of which rows may
+    be missing or wrong."""
     return [
         ShardReport(
             shard=one.shard,

@@ -24,7 +24,7 @@ from penstock.log.layout import (
     source_of,
     state_of,
 )
-from penstock.log.trimming import newest_entry_ms, unfinished_extents
+from penstock.log.recovery import newest_entry_ms, unfinished_extents
 from penstock.ports import SourceState
 from penstock.wire import EncodedCommits
 

@@ -22,9 +22,9 @@ from penstock.kv import Env
 from penstock.log.layout import DATABASES, META, RESTORED_KEY
 from penstock.log.lmdb import lock_log, open_for_reading
 from penstock.log.reading import BlockCache, Snapshot
-from penstock.log.trimming import unfinished_extents
+from penstock.log.recovery import unfinished_extents
 from penstock.ports import SourceState
-from penstock.wire import Block
+from penstock.wire import Block, verify_block
 from penstock.wire.layout import COMMIT_PACK
 
 _STEP_BYTES: Final = 64 << 20
@@ -148,7 +148,7 @@ class _Walk:
         self.bytes += block.nbytes
         self.entries += len(block)
         try:
-            block.verify()
+            verify_block(block)
         except LogCorruptError as error:
             self.problem(str(error))
         for part in _parts(block):

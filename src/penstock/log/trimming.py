@@ -5,7 +5,7 @@ their blocks then takes a bounded number of steps in each transaction, so that n
 The same steps remove what was staged and never published.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from penstock.clocks import Clock, Trust
@@ -18,7 +18,6 @@ from penstock.log.layout import (
     EXTENTS,
     Pointer,
     entry_key,
-    extent_key,
     on_disk,
     place_of,
     pointer_of,
@@ -26,7 +25,7 @@ from penstock.log.layout import (
     rows_of,
 )
 from penstock.log.retention import Holdings, Old, due, ends
-from penstock.ports import Hold, SourceState
+from penstock.ports import Hold
 from penstock.wire import Block
 
 if TYPE_CHECKING:
@@ -263,37 +262,3 @@ class Trimmer:
                 blocks += 1
                 found = cursor.set_range(row_key(extent, rows.last + 1, 0))
         return _Removed(blocks, more=False)
-
-
-def unfinished_extents(txn: Transaction, env: Env) -> tuple[list[int], int]:
-    """Extents that were never published, and the next extent number that is free."""
-    unfinished: list[int] = []
-    free = 1
-    with txn.cursor(env[EXTENTS]) as cursor:
-        found = cursor.first()
-        while found:
-            key = cursor.key()
-            extent = rows_of(key).extent
-            if key != extent_key(extent):
-                unfinished.append(extent)
-            free = extent + 1
-            found = cursor.set_range(extent_key(free))
-    return unfinished, free
-
-
-def newest_ms(env: Env, sources: Iterable[SourceState]) -> int | None:
-    """When the log was last written, by the clock of then; None for a new one."""
-    times = [source.moved_at for source in sources]
-    with env.read() as txn:
-        newest = newest_entry_ms(txn, env)
-    return max(times if newest is None else [*times, newest], default=None)
-
-
-def newest_entry_ms(txn: Transaction, env: Env) -> int | None:
-    """When the newest entry came, by the log's own times; None if the log holds none."""
-    with txn.cursor(env[ENTRIES]) as cursor:
-        if not cursor.last():
-            return None
-        place, value = place_of(cursor.key()), cursor.value()
-    last = pointer_of(value) or Block(value, log_id=0, first_sequence=place.first)
-    return last.ingested_at

@@ -25,8 +25,9 @@ from penstock.kv import Env
 from penstock.log.config import LogConfig
 from penstock.log.draft import Applied, Change, Draft, load
 from penstock.log.layout import State
+from penstock.log.recovery import newest_ms
 from penstock.log.retention import within_disk
-from penstock.log.trimming import Trimmer, newest_ms
+from penstock.log.trimming import Trimmer
 from penstock.ports import Hold, SourceState
 from penstock.telemetry import APPEND_SECONDS, LOG_BYTES, LOG_HEAD_SEQUENCE, LOG_TRIMMED_SEQUENCE
 from penstock.wake import Bell

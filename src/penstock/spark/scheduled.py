@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-import pyarrow as pa
 import structlog
 from msgspec import Struct, structs
 
@@ -21,6 +20,7 @@ from penstock.spark.config import LakePipelineConfig
 from penstock.spark.raised import TO_END, own_error
 from penstock.spark.table.arrow import arrow
 from penstock.spark.table.lake import lake_of
+from penstock.spark.table.progress_columns import VERIFIED_SCHEMA
 from penstock.spark.table.stamp import Stamp
 from penstock.spark.verifying import Verified
 
@@ -34,15 +34,6 @@ _LOOK_SECONDS: Final = 0.2
 _CLOSE_SECONDS_MAX: Final = 30.0
 _FIRST_SECONDS: Final = 60.0
 """By then a new pipeline has tables, usually; else it is tried again, later and later."""
-
-VERIFIED_SCHEMA: Final = arrow.schema(
-    [
-        arrow.field("pipeline", pa.string(), nullable=False),
-        arrow.field("verified_at_ms", pa.int64(), nullable=False),
-        arrow.field("differences", pa.int64(), nullable=False),
-        arrow.field("progress", pa.string(), nullable=False),
-    ]
-)
 
 Verify = Callable[[], Verified]
 

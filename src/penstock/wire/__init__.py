@@ -65,7 +65,7 @@ from penstock.wire.shown import (
     shown,
     without,
 )
-from penstock.wire.verify import verify_checks
+from penstock.wire.verify import verify_block, verify_checks
 
 __all__ = [
     "ARROW_SCHEMA",
@@ -114,6 +114,7 @@ __all__ = [
     "to_arrow",
     "to_json",
     "unchanged_of",
+    "verify_block",
     "verify_checks",
     "without",
 ]

@@ -7,7 +7,7 @@ of a process also loads `pyarrow.compute`, half a second, which no other part of
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from penstock._generated.penstock.v1 import penstock_pb2 as pb
 from penstock.event import Kind
+from penstock.wire.block import Block
 from penstock.wire.layout import (
     CELLS,
     COMMIT,
@@ -27,9 +28,6 @@ from penstock.wire.layout import (
     PLACE,
     Stream,
 )
-
-if TYPE_CHECKING:
-    from penstock.wire.block import Block
 
 # The published types of pyarrow are partly unknown, and take numpy arrays for booleans.
 _arrow: Any = pa
@@ -61,7 +59,7 @@ Present = Callable[[_Rows], NDArray[np.bool_]]
 
 
 def to_arrow(
-    blocks: "Sequence[Block]",
+    blocks: Sequence[Block],
     columns: Sequence[str] | None = None,
     selected: Sequence[NDArray[np.intp]] | None = None,
 ) -> pa.RecordBatch:
@@ -80,7 +78,7 @@ def to_arrow(
     return batch
 
 
-def _gather(blocks: "Sequence[Block]", selected: Sequence[NDArray[np.intp]] | None) -> _Rows:
+def _gather(blocks: Sequence[Block], selected: Sequence[NDArray[np.intp]] | None) -> _Rows:
     # Tables are joined as bytes: numpy would compare the layouts of every pair it concatenates.
     places = np.frombuffer(b"".join([block.places_in_view for block in blocks]), PLACE)
     index = np.frombuffer(b"".join([block.index_in_view for block in blocks]), INDEX)

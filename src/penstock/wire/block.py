@@ -8,13 +8,11 @@ from typing import NamedTuple
 
 import msgspec
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
 
 from penstock.errors import LogCorruptError, LogFormatError
 from penstock.event import Entry, Kind
 from penstock.progress import Progress
-from penstock.wire.arrow import to_arrow
 from penstock.wire.build import CommitSummary
 from penstock.wire.layout import (
     BEFORE,
@@ -41,7 +39,6 @@ from penstock.wire.layout import (
     varint,
 )
 from penstock.wire.messages import decode_message, plain_numbers
-from penstock.wire.verify import verify
 
 
 class Extent(NamedTuple):
@@ -97,7 +94,8 @@ class Block:
         commit does not.
 
         Raises LogFormatError for a newer layout, LogCorruptError when the block is cut short or
-        its header or tables were altered. Altered documents are found by `verify`.
+        its header or tables were altered. Altered documents are found by
+        `wire.verify_block`.
         """
         if data[:1] not in _VERSIONS:
             raise _unreadable(data, first_sequence)
@@ -146,10 +144,6 @@ class Block:
 
     def __len__(self) -> int:
         return max(0, self.stop - self.start)
-
-    def verify(self) -> None:
-        """Raise LogCorruptError unless the whole block says what it must (see `wire.verify`)."""
-        verify(self)
 
     # --- places ---------------------------------------------------------------------------------
 
@@ -419,13 +413,6 @@ class Block:
     def entries(self) -> Iterator[Entry]:
         """The entries in view, decoded."""
         return map(decode_message, self.messages(range(self.start, self.stop)))
-
-    def to_arrow(self, selected: NDArray[np.intp] | None = None) -> pa.RecordBatch:
-        """The entries in view (or of them the `selected` positions, ascending) as ARROW_SCHEMA.
-
-        `wire.to_arrow` gathers many blocks at once, which costs far less an entry.
-        """
-        return to_arrow((self,), selected=None if selected is None else (selected,))
 
 
 _VERSIONS = frozenset(bytes((version,)) for version in (UNCHAINED, LAYOUT_VERSION))

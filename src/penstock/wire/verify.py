@@ -1,6 +1,6 @@
 """Whether a stored block says what it must: every byte checked, nothing trusted."""
 
-from typing import TYPE_CHECKING, Final, NoReturn
+from typing import Final, NoReturn
 
 import numpy as np
 import xxhash
@@ -9,18 +9,16 @@ from google.protobuf.message import DecodeError
 from penstock._generated.penstock.v1 import penstock_pb2 as pb
 from penstock.errors import LogCorruptError
 from penstock.event import AnyEvent
+from penstock.wire.block import Block
 from penstock.wire.build import CommitSummary
 from penstock.wire.encode import encode
 from penstock.wire.layout import COMMIT_PACK, INDEX, U64
 from penstock.wire.messages import event_of
 
-if TYPE_CHECKING:
-    from penstock.wire.block import Block
-
 _OTHER_BYTES: Final = "its bytes are not those that its check was taken over"
 
 
-def verify(block: "Block") -> None:
+def verify_block(block: Block) -> None:
     """Raise LogCorruptError unless the whole block, whatever its view, says what it must.
 
     Every entry has the bytes that its check was taken over; places are dense, and commits follow
@@ -33,7 +31,7 @@ def verify(block: "Block") -> None:
     _verify_index(block, [_event(block, i) for i in range(len(block.places))])
 
 
-def verify_checks(block: "Block") -> None:
+def verify_checks(block: Block) -> None:
     """Raise LogCorruptError unless each entry in view has the bytes that its check was taken over;
     the quick part of `verify`."""
     for i in range(block.start, block.stop):
@@ -41,14 +39,14 @@ def verify_checks(block: "Block") -> None:
             _refuse(block, i, _OTHER_BYTES)
 
 
-def _refuse(block: "Block", i: int, what: str) -> NoReturn:
+def _refuse(block: Block, i: int, what: str) -> NoReturn:
     raise LogCorruptError(
         f"entry {block.first_sequence + i} is damaged: {what}. Nothing was changed, and what lies "
         f"before it is safe. Restore the log from a backup, or set it aside and capture again."
     )
 
 
-def _verify_places(block: "Block") -> None:
+def _verify_places(block: Block) -> None:
     places, lengths = block.places, block.index["length"].astype(np.int64)
     if not len(places):
         _refuse(block, 0, "its block is empty")
@@ -61,7 +59,7 @@ def _verify_places(block: "Block") -> None:
         _refuse(block, 0, "its block names a stream that it does not list")
 
 
-def _verify_commits(block: "Block") -> None:
+def _verify_commits(block: Block) -> None:
     places = block.places
     summaries = [CommitSummary(*row) for row in COMMIT_PACK.iter_unpack(block.summary_table)]
     numbers: list[int] = places["commit"].tolist()
@@ -87,7 +85,7 @@ def _verify_commits(block: "Block") -> None:
         _refuse(block, len(places) - 1, "its block lists commits that it does not hold")
 
 
-def _event(block: "Block", i: int) -> AnyEvent:
+def _event(block: Block, i: int) -> AnyEvent:
     message = block.stored(i)
     if xxhash.xxh3_64_intdigest(message) != block.check(i):
         _refuse(block, i, _OTHER_BYTES)
@@ -97,7 +95,7 @@ def _event(block: "Block", i: int) -> AnyEvent:
         _refuse(block, i, "its bytes are no event")
 
 
-def _verify_index(block: "Block", events: list[AnyEvent]) -> None:
+def _verify_index(block: Block, events: list[AnyEvent]) -> None:
     encoded = encode(events)
     ours, theirs, size = encoded.index.tobytes(), block.index.tobytes(), INDEX.itemsize
     start = 0

@@ -16,6 +16,7 @@ from penstock.spark.replicate import ReplicaTarget
 from penstock.spark.run import run_pipeline
 from penstock.spark.transform.replay import signed
 from penstock.spark.within import place_within
+from penstock.wire import to_arrow
 from tests.flight.blocks import BlockLog, gap, insert
 from tests.spark.replica.support import MongoReplica, PostgresReplica, Replica, database
 from tests.spark.tables import change
@@ -93,7 +94,7 @@ def test_what_stops_a_replica_is_told_though_retention_has_passed_what_is_before
     log.append([[insert(1)], [gap()], [insert(2)]])
     until = log.marker(3)
     batch = spark.createDataFrame(
-        signed(pa.Table.from_batches([block.to_arrow() for block in log.blocks]))
+        signed(pa.Table.from_batches([to_arrow((block,)) for block in log.blocks]))
     )
     with log_client(endpoint) as client:
         within = partial(place_within, client)
@@ -119,7 +120,7 @@ def test_a_replica_that_an_earlier_penstock_left_inside_of_a_transaction_goes_on
     within = partial(place_within, client)
     target = ReplicaTarget("r", config, stopping=threading.Event(), within=within)
     target.start(log.bounds_now())
-    entries = pa.Table.from_batches([block.to_arrow() for block in log.blocks])
+    entries = pa.Table.from_batches([to_arrow((block,)) for block in log.blocks])
     for broken in (entries.slice(3, 1), entries.slice(4)):
         batch = spark.createDataFrame(signed(broken))
         with pytest.raises(IncompleteCommitError):

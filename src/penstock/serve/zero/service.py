@@ -4,24 +4,48 @@ import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, Generator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from penstock.errors import ServiceBusyError, ServiceUnavailableError
 from penstock.holds import dating
 from penstock.ports import LogReader
 from penstock.serve.zero.config import ZeroConfig
 from penstock.serve.zero.record import ShardRecord
+from penstock.serve.zero.request import ZeroRequest
 from penstock.serve.zero.shards import ShardBook
 from penstock.serve.zero.status import ShardStatus
-from penstock.serve.zero.turns import Turns
+from penstock.serve.zero.turns import Comer, Turns
 from penstock.serve.zero.watermarks import watermark_of
 from penstock.subscribe.captures.past import CurrentRows
 from penstock.subscribe.current import CurrentState
 
-if TYPE_CHECKING:
-    from penstock.serve.zero.session import Session
-
 _TELLING_SECONDS = 1.0
+
+
+class Connection(Comer, Protocol):
+    """What is known of the connection of a shard."""
+
+    state: str
+    rows: int
+    """Of those that are copied, how many were sent."""
+
+    @property
+    def request(self) -> ZeroRequest: ...
+
+    @property
+    def who(self) -> str:
+        """By its token; empty where nobody is asked."""
+        ...
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """Those that its tables are made of."""
+        ...
+
+    @property
+    def watermark(self) -> str:
+        """Up to where the client was told."""
+        ...
 
 
 class Rows(CurrentState, CurrentRows, Protocol):
@@ -47,7 +71,7 @@ class ZeroService:
         self.stopped = asyncio.Event()
         self.now_ms = dating()
         self._connections = 0
-        self.turns: Turns[Session] = Turns()
+        self.turns: Turns[Connection] = Turns()
         self._troubles: dict[bytes, tuple[str, str]] = {}
         """Why a shard is not served, as code and sentence, until it is."""
         self._gone = asyncio.Event()
@@ -126,7 +150,7 @@ class ZeroService:
         found += [self._begins(one) for one in new]
         return tuple(sorted(found, key=lambda one: (one.shard, one.who)))
 
-    def _begins(self, session: "Session") -> ShardStatus:
+    def _begins(self, session: Connection) -> ShardStatus:
         code, message = self._troubles.get(session.key, ("", ""))
         return ShardStatus(
             shard=session.request.shard.name,

@@ -12,6 +12,7 @@ import pyarrow as pa
 from penstock.errors import ConfigError, PenstockError
 from penstock.spark.config import table_name_of
 from penstock.spark.raised import kind_of
+from penstock.spark.table import progress_columns
 from penstock.spark.table.catalog_table import CatalogTable
 from penstock.spark.table.plan import OWN_COLUMNS
 from penstock.spark.table.rejects import REJECTS_SCHEMA
@@ -73,17 +74,13 @@ class Catalog:
 
     def standing(self) -> CatalogTable:
         """As `Lake.standing`."""
-        from penstock.spark.table.standing import STANDING_SCHEMA
-
         name = table_name_of(f"penstock_standing_{self._pipeline}")
-        return self._at(name, "standing", STANDING_SCHEMA)
+        return self._at(name, "standing", progress_columns.STANDING_SCHEMA)
 
     def verified(self) -> CatalogTable:
         """As `Lake.verified`."""
-        from penstock.spark.scheduled import VERIFIED_SCHEMA
-
         name = table_name_of(f"penstock_verified_{self._pipeline}")
-        return self._at(name, "verified", VERIFIED_SCHEMA)
+        return self._at(name, "verified", progress_columns.VERIFIED_SCHEMA)
 
     def all(self, collections: Iterable[str]) -> Iterator[CatalogTable]:
         """As `Lake.all`."""

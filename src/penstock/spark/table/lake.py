@@ -25,6 +25,7 @@ from penstock.spark.history.delta import VersionTable
 from penstock.spark.table.delta import Table, secrets
 from penstock.spark.table.elements import element_columns, exploded_in
 from penstock.spark.table.plan import OWN_COLUMNS
+from penstock.spark.table.progress_columns import STANDING_SCHEMA
 from penstock.spark.table.side import Side
 from penstock.spark.table.stamp import Stamp
 
@@ -248,8 +249,6 @@ class Folders:
 
     def standing(self) -> Table:
         """As `Lake.standing`. Raises PipelineChangedError for a table of anything else."""
-        from penstock.spark.table.standing import STANDING_SCHEMA
-
         table = self._at(self._config.standing_path)
         layout = table.layout
         needed = [field.name for field in STANDING_SCHEMA if not field.nullable]

@@ -16,7 +16,6 @@ from functools import partial
 from typing import Any, Final
 
 import msgspec
-import pyarrow as pa
 import structlog
 from msgspec import Struct, structs
 
@@ -34,6 +33,7 @@ from penstock.spark.config import (
     ReadingConfig,
     TablePipelineConfig,
 )
+from penstock.spark.table import progress_columns
 from penstock.spark.table.arrow import arrow
 from penstock.spark.table.delta import Table, secrets
 from penstock.spark.table.lake import Folders, Lake
@@ -45,21 +45,6 @@ log = structlog.get_logger()
 
 _QUIET_SECONDS: Final = 10.0
 """How often the row moves on while nothing is applied: it needs to only before retention."""
-
-STANDING_SCHEMA: Final = arrow.schema(
-    [
-        arrow.field("pipeline", pa.string(), nullable=False),
-        arrow.field("source", pa.string(), nullable=False),
-        arrow.field("collections", pa.list_(pa.string()), nullable=False),
-        arrow.field("progress", pa.string(), nullable=False),
-        arrow.field("sequence", pa.int64(), nullable=False),
-        arrow.field("tables", pa.string(), nullable=False),
-        arrow.field("to", pa.string()),
-        arrow.field("format", pa.string()),
-        arrow.field("steps", pa.string()),
-    ]
-)
-"""Columns that may be null came later: a row that was written before has none of them."""
 
 
 class Standing(Struct, frozen=True, kw_only=True):
@@ -470,7 +455,9 @@ class StandingTable:
             if standing.steps is None
             else msgspec.json.encode(standing.steps).decode(),
         }
-        self._table.replace(arrow.Table.from_pylist([row], schema=STANDING_SCHEMA), stamp)
+        self._table.replace(
+            arrow.Table.from_pylist([row], schema=progress_columns.STANDING_SCHEMA), stamp
+        )
         self._saved, self._unsaved = standing, None
         self._saved_at = time.monotonic()
         tidy_now_and_then(self._pipeline, self._config, self._table)
