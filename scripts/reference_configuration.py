@@ -18,15 +18,17 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 from pydantic import AwareDatetime, BaseModel, SecretStr
 from pydantic.fields import FieldInfo
 
-from penstock.cli.config import Settings, config_class, known_sources
+from penstock.cli.config import Settings, config_class
 from penstock.config import Bytes, Seconds
+from penstock.doors import SOURCES, behind
 from penstock.errors import PenstockError
 from penstock.serve.access import TlsConfig
 from penstock.serve.captures.config import CapturesConfig, GraphqlConfig
 from penstock.serve.config import HoldingConfig, ServeConfig
 from penstock.serve.dynamodb.config import CapturedConfig
 from penstock.serve.zero.config import ZeroConfig
-from penstock.spark.config import TARGETS, PipelineConfig
+from penstock.spark.config import PipelineConfig
+from penstock.spark.destinations import destination_named, known_destinations
 from penstock.spark.transform.config import ExpectConfig, TransformConfig
 from penstock.zero.config import (
     ZeroColumnConfig,
@@ -81,15 +83,15 @@ def sections() -> Iterator[tuple[str, type[BaseModel]]]:
                 yield "serve.zero.sources.NAME", ZeroSourceConfig
                 yield "serve.zero.clients], [serve.zero.mutations", ZeroSystemTableConfig
         elif name == "sources":
-            for type_, point in sorted(known_sources().items()):
+            for type_, point in sorted(behind(SOURCES).items()):
                 source = config_class(point.load())
                 yield f'sources.NAME] type = "{type_}"', source
                 for part, nested in get_type_hints(source).items():
                     if inspect.isclass(nested) and issubclass(nested, BaseModel):
                         yield f'sources.NAME.{part}] type = "{type_}"', nested
         elif name == "pipelines":
-            for to, of_target in TARGETS.items():
-                yield f'pipelines.NAME] to = "{to}"', of_target
+            for to in known_destinations():
+                yield f'pipelines.NAME] to = "{to}"', destination_named(to).config
             yield "[pipelines.NAME.transform]", TransformConfig
             yield "[pipelines.NAME.expect]", ExpectConfig
 

@@ -27,8 +27,9 @@ from penstock.cli import output
 from penstock.cli.app import app
 
 def every(command, *path):
-    for name, below in getattr(command, "commands", {}).items():
-        every(below, *path, name)
+    context = typer.Context(command)
+    for name in getattr(command, "list_commands", lambda context: ())(context):
+        every(command.get_command(context, name), *path, name)
     command.main([*path, "--help"][len(path):], prog_name=" ".join(path), standalone_mode=False)
 
 output.speak()

@@ -18,7 +18,7 @@ from penstock.client.pipelines import PipelineTold
 from penstock.errors import ConfigError, MalformedProgressError
 from penstock.serve.flight import FlightServer
 from penstock.serve.pipelines import PipelineBook
-from penstock.spark.config import TARGETS
+from penstock.spark.destinations import known_destinations
 from penstock.spark.plan import CollectionPlan, RunPlan
 from tests.children import Child
 from tests.cli.service import COMMAND, SHOP, Done, Service, configure, penstock
@@ -256,7 +256,7 @@ DESTINATIONS = {
 COMPARED = {"table", "history", "changelog", "view", "replicate"}
 
 
-@pytest.mark.parametrize("to", [to for to in TARGETS if to not in COMPARED])
+@pytest.mark.parametrize("to", [to for to in known_destinations() if to not in COMPARED])
 def test_what_is_not_compared_says_what_to_do_instead(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], to: str
 ) -> None:

@@ -16,7 +16,8 @@ from pymongo import MongoClient
 from penstock.client.flight import LogClient
 from penstock.client.pipelines import PipelineStatus
 from penstock.sources.script import COLLECTIONS
-from penstock.spark.config import PipelineConfig, config_class
+from penstock.spark.config import PipelineConfig
+from penstock.spark.destinations import config_class
 from penstock.testing.servers import MongoReplicaSet, PostgresServer, SparkCluster, free_ports
 from tests.cli.service import spawn
 from tests.e2e.processes import Process, Service

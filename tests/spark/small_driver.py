@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import Final
 
 from penstock.spark.audit import AuditTarget
-from penstock.spark.config import config_class
+from penstock.spark.destinations import config_class
 from penstock.spark.run import run_pipeline
 from penstock.spark.session import local_session
 from penstock.spark.table import collect

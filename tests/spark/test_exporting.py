@@ -22,9 +22,9 @@ from penstock.spark.config import (
     AuditPipelineConfig,
     HistoryPipelineConfig,
     TablePipelineConfig,
-    config_class,
 )
 from penstock.spark.datasource import PenstockStreamReader
+from penstock.spark.destinations import config_class
 from penstock.spark.exporting import columns_of, project
 from penstock.spark.history.columns import VERSION_COLUMNS
 from penstock.spark.java import java_environment

@@ -52,8 +52,8 @@ many._Run = Begun
 many.run_pipelines({NAME: configs[NAME]}, "localhost:1", spark=None, stop=threading.Event())
 """
 IMPORTED = {
-    "table": {"tables", "loading.load", "verifiers"},
-    "history": {"tables", "verifiers"},
+    "table": {"tables", "loading.load", "verifying"},
+    "history": {"tables", "verifying"},
     "changelog": {"changelogs"},
     "view": {"views"},
     "audit": {"audit"},

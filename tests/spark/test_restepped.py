@@ -10,7 +10,8 @@ from structlog.testing import capture_logs
 
 from penstock.ports import Bounds
 from penstock.progress import Progress
-from penstock.spark.config import TARGETS, LakePipelineConfig, TablePipelineConfig
+from penstock.spark.config import LakePipelineConfig, TablePipelineConfig
+from penstock.spark.destinations import config_class
 from penstock.spark.plan import begins
 from penstock.spark.table.standing import StandingTable
 from penstock.spark.transform.digests import changed_in, digests_of
@@ -26,7 +27,7 @@ AT_FIRST: Steps = [{"drop": ["card"]}, {"hash": ["email"], "salt": SALT}]
 
 def with_steps(path: Path, steps: Steps, *collections: str, to: str = "table") -> Any:
     said = {"to": to, "source": "shop", "collections": collections, "path": str(path)}
-    return TARGETS[to].model_validate({**said, "transform": steps})
+    return config_class(to).model_validate({**said, "transform": steps})
 
 
 def told(config: LakePipelineConfig, at: Bounds | None = None) -> list[str] | None:

@@ -24,7 +24,7 @@ from penstock.errors import (
 )
 from penstock.progress import Progress
 from penstock.serve.flight import FlightServer
-from penstock.spark.config import TARGETS
+from penstock.spark.destinations import config_class, known_destinations
 from penstock.spark.overtaken import way_back
 from penstock.spark.plan import plan_of
 from penstock.spark.progress import PipelineProgress
@@ -159,7 +159,8 @@ def test_only_what_keeps_every_change_goes_on_behind_what_retention_took(on_gap:
         "replicate": {"uri": "mongodb://x/shop"},
         "view": {"path": "v", "query": "SELECT count(*) AS n FROM orders"},
     }
-    for to, kind in TARGETS.items():
+    for to in known_destinations():
+        kind = config_class(to)
         said = {"to": to, "source": "shop", "on_gap": on_gap, **places.get(to, {"path": "t"})}
         config = kind.model_validate(said)
         keeps = to in {"audit", "changelog"}

@@ -16,13 +16,13 @@ from penstock.errors import HistoryTrimmedError, PipelineChangedError, StreamCha
 from penstock.ports import Bounds
 from penstock.progress import Progress
 from penstock.spark.config import (
-    TARGETS,
     ChangelogPipelineConfig,
     HistoryPipelineConfig,
     LakePipelineConfig,
     TablePipelineConfig,
     ViewPipelineConfig,
 )
+from penstock.spark.destinations import config_class
 from penstock.spark.overtaken import way_back
 from penstock.spark.plan import begins
 from penstock.spark.table.lake import Folders
@@ -163,7 +163,7 @@ def kept(to: str, path: Path, *collections: str, **more: Any) -> Kept:
     if to == "view":
         view = {**said, "query": "SELECT status, count(*) AS n FROM orders GROUP BY status"}
         return tables_of(ViewPipelineConfig.model_validate(view))
-    config = TARGETS[to].model_validate({**said, "collections": collections, **more})
+    config = config_class(to).model_validate({**said, "collections": collections, **more})
     assert isinstance(config, Kept)
     return config
 
@@ -283,7 +283,7 @@ def test_a_plan_begins_where_a_run_would_even_if_retention_has_passed_it(
 ) -> None:
     """And whether or not the service knows the pipeline."""
     said = {"to": to, "source": "shop", "collections": ["orders"], "path": str(tmp_path / "t")}
-    config = TARGETS[to].model_validate(said)
+    config = config_class(to).model_validate(said)
     assert isinstance(config, TablePipelineConfig | HistoryPipelineConfig)
     row = StandingTable(config, "p")
     row.start(bounds())

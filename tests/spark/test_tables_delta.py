@@ -12,7 +12,8 @@ from deltalake.exceptions import CommitFailedError
 from msgspec import structs
 
 from penstock.errors import PipelineError, TrimmedError
-from penstock.spark.config import TablePipelineConfig, config_class
+from penstock.spark.config import TablePipelineConfig
+from penstock.spark.destinations import config_class
 from penstock.spark.history import delta as history_delta
 from penstock.spark.history.columns import INSTANT, VERSION_COLUMNS
 from penstock.spark.history.delta import VersionTable

@@ -7,27 +7,9 @@ from typing import Final, NoReturn
 import typer
 
 from penstock import __version__
-from penstock.cli import (
-    access,
-    audit,
-    check,
-    checkpoint,
-    consume,
-    deadletter,
-    doctor,
-    log,
-    operate,
-    output,
-    pipeline,
-    quickstart,
-    run,
-    snapshot,
-    status,
-    store,
-    tail,
-    trigger,
-    zero,
-)
+from penstock.cli import output
+from penstock.cli.commands import Commands
+from penstock.cli.run import ENDED_BY_FORCE
 from penstock.errors import ConfigError, PenstockError
 
 
@@ -37,7 +19,7 @@ def _exit_codes() -> str:
         0: ["done"],
         1: ["failed"],
         2: ["usage"],
-        run.ENDED_BY_FORCE: ["ended by force"],
+        ENDED_BY_FORCE: ["ended by force"],
         130: ["interrupted"],
     }
     kinds: list[type[PenstockError]] = [PenstockError]
@@ -52,6 +34,7 @@ def _exit_codes() -> str:
 
 app = typer.Typer(
     name="penstock",
+    cls=Commands,
     help="Change data capture for Python and Spark: capture once, keep one log, serve anyone.",
     epilog=_exit_codes(),
     no_args_is_help=True,
@@ -79,29 +62,6 @@ def _root(
     ),
 ) -> None:
     pass
-
-
-app.command("run")(run.command)
-app.command("tail")(tail.command)
-app.command("consume")(consume.command)
-app.command("trigger")(trigger.command)
-app.command("snapshot")(snapshot.command)
-app.command("status")(status.command)
-app.command("doctor")(doctor.command)
-app.command("pause")(operate.pause)
-app.command("resume")(operate.resume)
-app.command("rewind")(operate.rewind)
-app.command("reload")(operate.reload)
-app.add_typer(access.app, name="access")
-app.add_typer(check.app, name="config")
-app.add_typer(log.app, name="log")
-app.add_typer(deadletter.app, name="deadletter")
-app.add_typer(checkpoint.app, name="checkpoint")
-app.add_typer(pipeline.app, name="pipeline")
-app.add_typer(audit.app, name="audit")
-app.add_typer(store.app, name="store")
-app.add_typer(zero.app, name="zero")
-app.command("quickstart")(quickstart.command)
 
 
 def main() -> None:

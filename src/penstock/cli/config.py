@@ -13,7 +13,6 @@ import re
 import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import (
     TYPE_CHECKING,
@@ -38,6 +37,7 @@ from penstock.cli.places import beside, clash, secret_in
 from penstock.cli.processes_config import ProcessesConfig
 from penstock.cli.spark_settings import spark_settings
 from penstock.config import Config
+from penstock.doors import SOURCES, behind
 from penstock.errors import ConfigError
 from penstock.log.config import LogConfig
 from penstock.ports import ChangeSource
@@ -227,11 +227,6 @@ def load(
         return _settings(path, written, variables)
     except ConfigError as error:
         raise ConfigError(variables.redact(str(error))) from None
-
-
-def known_sources() -> dict[str, EntryPoint]:
-    """The installed kinds of source by type: entry points of the group `penstock.sources`."""
-    return {point.name: point for point in entry_points(group="penstock.sources")}
 
 
 def missing_extra(what: str, extra: str, error: ImportError) -> ConfigError:
@@ -466,7 +461,7 @@ def _tables(
 
 
 def _source(path: Path, name: str, table: dict[str, Any]) -> SourceSettings:
-    known = known_sources()
+    known = behind(SOURCES)
     kind = table.get("type")
     if not isinstance(kind, str) or kind not in known:
         hint = _OTHER_NAMES.get(str(kind).lower()) or near(str(kind), known, cutoff=0.7)
@@ -517,13 +512,19 @@ def _pipeline(
 ) -> "PipelineConfig":
     """One pipeline. `written` are all sources of the file, `sources` those that are right."""
     # Only its configuration: no Spark is needed to run the service.
-    from penstock.spark.config import PipelineConfig, config_class
+    from penstock.spark.config import PipelineConfig
+    from penstock.spark.destinations import config_class
 
     where = f"pipelines.{name}"
     try:
         kind = config_class(table.get("to", "table"))
     except ValueError as error:
         raise ConfigError(f"{path}: {where}.to: {error}. Nothing was started.") from None
+    except ImportError as error:
+        raise ConfigError(
+            f"{path}: {where}.to: {table['to']!r} cannot be imported ({error}). Nothing was "
+            f"started. Install its package again."
+        ) from error
     pipeline: PipelineConfig = _checked(kind, table, path, where)
     if pipeline.source not in written:
         raise ConfigError(

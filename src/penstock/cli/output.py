@@ -134,7 +134,7 @@ def say(line: str, *, err: bool = False) -> None:
 
 def literal(command: Any) -> Any:
     """The command, and those below it, with help that is shown as it is written: `[spark]` is a
-    word there, not a style. To be done once."""
+    word there, not a style. To be done once; not below commands that are found when asked for."""
     for part in (command, *command.params):
         for text in ("help", "short_help", "epilog"):
             if said := getattr(part, text, None):

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from enum import StrEnum
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from msgspec import to_builtins
@@ -22,10 +22,6 @@ if TYPE_CHECKING:
     from penstock.spark.verifying import Verified
 
 _SHOWN = 20
-_INSTEAD: Final = {
-    "audit": "A trail is proved by `penstock audit verify {name}`.",
-}
-"""What to do where nothing is compared, by destination."""
 _STEPS: "Mapping[VerifyStep, tuple[str, str]]" = {
     "applying": ("applying the log anew", "entries"),
     "dividing": ("dividing the source into ranges", "collections"),
@@ -123,11 +119,13 @@ def _verifying(
 ) -> "Callable[..., Verified]":
     """Who compares what the pipeline makes. Raises ConfigError where nobody does."""
     from penstock.cli.config import missing_extra
+    from penstock.spark.destinations import destination_named, function
 
-    if pipeline.to in _INSTEAD:
+    destination = destination_named(pipeline.to)
+    if not destination.verify:
         raise ConfigError(
             f"pipeline {name} goes to {pipeline.to!r}, which is not compared. Nothing was "
-            f"compared. {_INSTEAD[pipeline.to].format(name=name)}"
+            f"compared. {destination.unverified.format(name=name)}".rstrip()
         )
     if against is Against.SOURCE and pipeline.to != "table":
         raise ConfigError(
@@ -142,9 +140,7 @@ def _verifying(
             source = settings.sources.get(pipeline.source)
             opening = None if source is None else source.opening()
             return partial(verify_with_source, open_source=opening)
-        from penstock.spark.verifiers import WITH_LOG
-
-        return WITH_LOG[pipeline.to]
+        return function(destination.verify)
     except ImportError as error:
         raise missing_extra("a pipeline", "spark,java", error) from error
 

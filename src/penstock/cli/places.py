@@ -73,7 +73,9 @@ def clash(pipelines: "Mapping[str, PipelineConfig]") -> tuple[Place, Place] | No
 
 
 def _places(name: str, pipeline: "PipelineConfig") -> Iterator[Place]:
-    if pipeline.to == "audit" or pipeline.to == "replicate":  # noqa: PLR1714 - types follow it
+    from penstock.spark.config import LakePipelineConfig
+
+    if not isinstance(pipeline, LakePipelineConfig):
         return
     if pipeline.to == "table" and pipeline.catalog is not None:
         return  # its tables say whose they are

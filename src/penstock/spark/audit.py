@@ -33,6 +33,7 @@ from penstock.event import Kind
 from penstock.ports import Bounds
 from penstock.progress import Progress, parse_progress
 from penstock.spark.config import AuditPipelineConfig
+from penstock.spark.pipeline_run import PipelineRun
 from penstock.spark.scratch import shared_scratch
 from penstock.spark.table.arrow import arrow
 from penstock.spark.tallies import tallies_of
@@ -230,6 +231,16 @@ class _Read:
 
     def __init__(self) -> None:
         self.lost: list[tuple[int, int]] = []
+
+
+def open_target(run: PipelineRun) -> AuditTarget:
+    """The target of a pipeline to `audit`."""
+    return AuditTarget(
+        *(run.name, run.config, run.endpoint),
+        stopping=run.stopping,
+        credentials=run.credentials,
+        archive=run.archive,
+    )
 
 
 def beginning_of_trail(

@@ -34,6 +34,7 @@ from penstock.spark.changelog.folder import LEFTOVER_SECONDS
 from penstock.spark.changelog.formats import Format, format_of, writing_of
 from penstock.spark.changelog.writing import REPORT_DDL, Report, read_reports, write_entries
 from penstock.spark.config import ChangelogPipelineConfig
+from penstock.spark.pipeline_run import PipelineRun
 from penstock.spark.table.arrow import arrow
 from penstock.spark.table.reduce import verify_commits
 from penstock.spark.table.stamp import Stamp
@@ -203,3 +204,18 @@ class ChangelogTarget:
 
     def close(self) -> None:
         """Nothing is held between runs."""
+
+
+def open_target(run: PipelineRun) -> ChangelogTarget:
+    """The target of a pipeline to `changelog`."""
+    return ChangelogTarget(run.name, run.config)
+
+
+def beginning_of_changelog(
+    pipeline: str,
+    config: ChangelogPipelineConfig,
+    bounds: Bounds,
+    whole: Callable[[], Bounds] | None = None,
+) -> Beginning:
+    """Where `ChangelogTarget.start` would begin; raises as it does, and writes nothing."""
+    return ChangelogTarget(pipeline, config).beginning(bounds, whole)

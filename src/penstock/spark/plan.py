@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 from msgspec import Struct
 
 from penstock.client.flight import LogClient, Plan, ReadRequest
-from penstock.errors import PenstockError, TrimmedError
+from penstock.errors import ConfigError, PenstockError, TrimmedError
 from penstock.event import Kind
 from penstock.ports import Bounds
 from penstock.progress import Progress, parse_progress
@@ -21,6 +21,7 @@ from penstock.spark.config import (
     PipelineConfig,
     TablePipelineConfig,
 )
+from penstock.spark.destinations import destination_named, function
 from penstock.spark.overtaken import overtaken
 from penstock.spark.raised import own_error
 from penstock.spark.table.arrow import compute
@@ -39,15 +40,6 @@ _COLUMNS: Final = (
     "full_document_before_change",
     "update_description",
 )
-_STANDS: Final = {
-    "table": "its tables have come, as the row beside them says",
-    "history": "its tables have come, as the row beside them says",
-    "view": "its current rows have come, as the row beside them says",
-    "changelog": "its changelog has come, as the row beside it says",
-    "replicate": "its destination has come, as its place there says",
-    "audit": "its trail has come, as the head of the trail says",
-}
-"""By destination: what says where a run goes on."""
 
 
 class CollectionPlan(Struct, frozen=True, kw_only=True, rename="camel"):
@@ -110,7 +102,7 @@ def begins(
     if found.stood is None:
         return found.after, "it is new: its destination has nothing of it"
     if found.after == found.stood:
-        why = f"that is how far {_STANDS[config.to]}"
+        why = f"that is how far {destination_named(config.to).stands}"
         if found.restepped:
             changed = ", ".join(name or "all" for name in found.restepped)
             why += (
@@ -136,25 +128,18 @@ def _beginning(
     whole: Callable[[], Bounds] | None,
 ) -> Beginning:
     """As the target of a run says. A client of its database is only needed where it is one."""
-    if isinstance(config, TablePipelineConfig | HistoryPipelineConfig):
-        from penstock.spark.tables import beginning_of_tables
-
-        return beginning_of_tables(name, config, bounds, whole, lake=lake)
-    if config.to == "replicate":
-        from penstock.spark.replicate import beginning_of_replica
-
-        return beginning_of_replica(name, config, bounds, whole)
-    if config.to == "view":
-        from penstock.spark.views import beginning_of_view
-
-        return beginning_of_view(name, config, bounds, whole)
-    if config.to == "changelog":
-        from penstock.spark.changelogs import ChangelogTarget
-
-        return ChangelogTarget(name, config).beginning(bounds, whole)
-    from penstock.spark.audit import beginning_of_trail
-
-    return beginning_of_trail(name, config, bounds, whole)
+    begin = destination_named(config.to).beginning
+    if not begin:
+        raise ConfigError(
+            f"pipeline {name} goes to {config.to!r}, which does not say where a run would begin. "
+            f"Nothing was read. A run says it as it begins."
+        )
+    found: Beginning = (
+        function(begin)(name, config, bounds, whole)
+        if lake is None
+        else function(begin)(name, config, bounds, whole, lake=lake)
+    )
+    return found
 
 
 def plan_of(

@@ -28,22 +28,26 @@ that of the event are applied.
 import threading
 import time
 from collections.abc import Callable
+from contextlib import closing
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from msgspec import structs
 
+from penstock.archive.opening import log_client
 from penstock.client.patience import StoppedError
 from penstock.errors import IncompleteCommitError, TrimmedError
 from penstock.ports import Bounds
 from penstock.progress import Progress
 from penstock.spark.config import ReplicatePipelineConfig
+from penstock.spark.pipeline_run import PipelineRun
 from penstock.spark.replica.destination import Destination, ReplicaPatience, away
 from penstock.spark.replica.place import Place, decide_start
 from penstock.spark.replica.steps import Done, Steps, refused_of, steps_of
 from penstock.spark.table.chunk import INPUT_COLUMNS, Collected
 from penstock.spark.table.collect import before_commit, collect_batch, entries_of
 from penstock.spark.target import Applied, Beginning, TargetStoppedError
+from penstock.spark.within import place_within
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -197,6 +201,18 @@ class ReplicaTarget:
     def close(self) -> None:
         """Close the connection."""
         self._destination.reset()
+
+
+def open_target(run: PipelineRun) -> ReplicaTarget:
+    """The target of a pipeline to `replicate`."""
+
+    def within(sequence: int, *, until: Progress) -> Progress:
+        with closing(
+            log_client(run.endpoint, archive=run.archive, credentials=run.credentials)
+        ) as log:
+            return place_within(log, sequence, until=until)
+
+    return ReplicaTarget(run.name, run.config, stopping=run.stopping, within=within)
 
 
 def beginning_of_replica(

@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Generator
 from concurrent.futures import Future
-from contextlib import closing, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -34,14 +34,15 @@ from penstock.progress import Progress
 from penstock.spark import register
 from penstock.spark.causes import LOST
 from penstock.spark.config import (
-    HistoryPipelineConfig,
     LakePipelineConfig,
     PipelineConfig,
     SteppedPipelineConfig,
     TablePipelineConfig,
 )
+from penstock.spark.destinations import destination_named, function
 from penstock.spark.options import credential_options, place_of
 from penstock.spark.overtaken import overtaken
+from penstock.spark.pipeline_run import PipelineRun
 from penstock.spark.progress import (
     PipelineProgress,
     ProgressTeller,
@@ -61,7 +62,6 @@ from penstock.spark.telling import ServiceTeller
 from penstock.spark.transform.stage import Stage
 from penstock.spark.unknown import without_entries
 from penstock.spark.verifying import Verified
-from penstock.spark.within import place_within
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -130,7 +130,18 @@ def run_pipeline(
             from penstock.spark.loading.load import first_load
 
             load = first_load(name, config, endpoint, session, open_source, credentials, facts.tell)
-        target = _target_of(name, config, endpoint, session, stopping, credentials, archive, load)
+        target = destination_named(config.to).open(
+            PipelineRun(
+                name=name,
+                config=config,
+                endpoint=endpoint,
+                spark=session,
+                stopping=stopping,
+                credentials=credentials,
+                archive=archive,
+                load=load,
+            )
+        )
         service = ServiceTeller(
             name,
             source=config.source,
@@ -180,62 +191,8 @@ def import_target(config: PipelineConfig) -> None:
     import each other, each from its end, are refused by Python (_DeadlockError).
     """
     with suppress(ImportError):  # its own run tells it, to which it happens again
-        for module in ("rows", *_modules_of(config)):
-            import_module(f"penstock.spark.{module}")
-
-
-def _modules_of(config: PipelineConfig) -> tuple[str, ...]:
-    if isinstance(config, TablePipelineConfig | HistoryPipelineConfig):
-        return "loading.load", "tables", "verifiers", "against.source"
-    match config.to:
-        case "replicate":
-            dialect = "postgres" if config.kind.startswith("postgres") else "mysql"
-            of_sql = ("replica.sql", f"replica.{dialect}")
-            is_mongodb = config.kind.startswith("mongodb")
-            return "replicate", *(("replica.mongodb",) if is_mongodb else of_sql)
-        case "view":
-            return ("views",)
-        case "changelog":
-            return ("changelogs",)
-        case "audit":
-            return ("audit",)
-
-
-def _target_of(
-    name: str,
-    config: PipelineConfig,
-    endpoint: str,
-    spark: "SparkSession",
-    stopping: threading.Event,
-    credentials: Credentials,
-    archive: str,
-    load: "FirstLoad | None",
-) -> Target:
-    if isinstance(config, TablePipelineConfig | HistoryPipelineConfig):
-        from penstock.spark.tables import TableTarget
-
-        return TableTarget(name, config, spark=spark, load=load)
-    if config.to == "replicate":
-        from penstock.spark.replicate import ReplicaTarget
-
-        def within(sequence: int, *, until: Progress) -> Progress:
-            with closing(log_client(endpoint, archive=archive, credentials=credentials)) as log:
-                return place_within(log, sequence, until=until)
-
-        return ReplicaTarget(name, config, stopping=stopping, within=within)
-    if config.to == "view":
-        from penstock.spark.views import ViewTarget
-
-        return ViewTarget(name, config, spark)
-    if config.to == "changelog":
-        from penstock.spark.changelogs import ChangelogTarget
-
-        return ChangelogTarget(name, config)
-    from penstock.spark.audit import AuditTarget
-
-    return AuditTarget(
-        name, config, endpoint, stopping=stopping, credentials=credentials, archive=archive
-    )
+        import_module("penstock.spark.rows")
+        destination_named(config.to).import_all(config)
 
 
 class _Runner:
@@ -313,9 +270,7 @@ class _Runner:
             self._service.verified(Verification(code=ConfigError.code))
             return None
         else:
-            from penstock.spark.verifiers import WITH_LOG
-
-            verify = WITH_LOG[config.to]
+            verify = function(destination_named(config.to).verify)
         compare = partial(
             verify,
             self._name,

@@ -17,6 +17,7 @@ from penstock.spark.config import HistoryPipelineConfig, TablePipelineConfig
 from penstock.spark.history.batch import HistoryWriter
 from penstock.spark.loading.load import FirstLoad
 from penstock.spark.loading.stored import refuse_unfinished
+from penstock.spark.pipeline_run import PipelineRun
 from penstock.spark.table.batch import BatchWriter
 from penstock.spark.table.chunk import INPUT_COLUMNS
 from penstock.spark.table.collect import before_commit, collect_batch, entries_of
@@ -105,6 +106,11 @@ class TableTarget:
 
     def close(self) -> None:
         """Nothing is held between runs."""
+
+
+def open_target(run: PipelineRun) -> TableTarget:
+    """The target of a pipeline to `table` or `history`."""
+    return TableTarget(run.name, run.config, spark=run.spark, load=run.load)
 
 
 def beginning_of_tables(

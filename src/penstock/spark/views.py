@@ -17,6 +17,7 @@ from penstock.errors import PipelineChangedError, PipelineError
 from penstock.ports import Bounds
 from penstock.progress import Progress
 from penstock.spark.config import TablePipelineConfig, ViewPipelineConfig
+from penstock.spark.pipeline_run import PipelineRun
 from penstock.spark.table.chunk import INPUT_COLUMNS
 from penstock.spark.table.comparing import Compared
 from penstock.spark.table.delta import secrets
@@ -184,6 +185,11 @@ class ViewTarget:
     def close(self) -> None:
         """As `Target.close`."""
         self._rows.close()
+
+
+def open_target(run: PipelineRun) -> ViewTarget:
+    """The target of a pipeline to `view`."""
+    return ViewTarget(run.name, run.config, run.spark)
 
 
 def beginning_of_view(

@@ -18,12 +18,11 @@ from penstock.spark.config.names import folder_of, is_shortened, shortened, tabl
 from penstock.spark.config.reading import ReadingConfig, SteppedPipelineConfig
 from penstock.spark.config.replicate import DESTINATIONS, ReplicatePipelineConfig
 from penstock.spark.config.table import TablePipelineConfig
-from penstock.spark.config.targets import TARGETS, PipelineConfig, config_class
+from penstock.spark.config.targets import PipelineConfig
 from penstock.spark.config.view import ViewPipelineConfig
 
 __all__ = [
     "DESTINATIONS",
-    "TARGETS",
     "AuditPipelineConfig",
     "ChangelogPipelineConfig",
     "DeltaPipelineConfig",
@@ -35,7 +34,6 @@ __all__ = [
     "SteppedPipelineConfig",
     "TablePipelineConfig",
     "ViewPipelineConfig",
-    "config_class",
     "folder_of",
     "is_shortened",
     "shortened",
