@@ -250,9 +250,12 @@ def test_a_missing_batch_is_put_back_from_an_archive_or_said(filled: Trail, tmp_
 
 def test_strays_are_left_to_people_and_a_broken_head_is_refused(filled: Trail) -> None:
     filled.records.insert_one({"_id": "forged", "at": Int64(99)})
+    filled.spilled.insert_one({"_id": "alone:0", "data": b"x"})
     done = repair(filled)
-    assert [one for one in done.left if "forged" in one]
+    left = [one.split(":")[0] for one in done.left]
+    assert left == ["record at 99, _id forged", "piece _id alone"]
     assert filled.records.find_one({"_id": "forged"}) is not None
+    assert filled.spilled.find_one({"_id": "alone:0"}) is not None
     filled.heads.update_one({"_id": "shop"}, {"$set": {"hash": Binary(bytes(32))}})
     with pytest.raises(AuditError, match="the head of the trail of shop is broken"):
         repair(filled)

@@ -1,7 +1,7 @@
 """A26: whatever is altered in a trail is found, and named by its first record or batch."""
 
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -11,9 +11,10 @@ from bson.int64 import Int64
 from bson.raw_bson import RawBSONDocument
 
 from penstock.audit.trail import RAW, Trail
+from penstock.audit.writing import Writer
 from penstock.errors import AuditError
-from tests.audit.proofs import history, put_back, record_at, sound, verify
-from tests.audit.support import row, trail_of, write
+from tests.audit.proofs import Dying, Killed, history, put_back, record_at, sound, verify
+from tests.audit.support import marker, row, steps, stored, trail_of, write
 
 pytestmark = pytest.mark.server
 
@@ -413,6 +414,71 @@ def test_spilled_values_are_proved_by_their_digest(trail: Trail) -> None:
         assert (report.first_broken.problem, report.first_broken.at) == ("spilled", 1)
     trail.spilled.delete_one({"_id": piece["_id"]})
     assert verify(trail).broken == 1
+
+
+def test_a_piece_that_belongs_to_no_record_is_found(any_trail: Trail) -> None:
+    """Nobody would read it, and it may hold what is erased."""
+    large = row(1, after={"id": 1, "v": "x" * (9 << 20)})
+    head = write(any_trail, [large, row(2, after={"id": 2})])
+    spilled, whole = [str(record["_id"]) for record in stored(any_trail)]
+    assert any_trail.spilled.count_documents({}) == 2
+    assert sound(verify(any_trail))
+    ours = {"epoch": Int64(head.epoch), "recalled": Int64(0)}
+    newer = {"epoch": Int64(head.epoch + 1), "recalled": Int64(0)}
+    cases: list[tuple[Any, dict[str, Any], tuple[Any, ...]]] = [
+        ("nobody:0", {}, (None, "nobody", "0")),
+        ("nobody:0", newer, (None, "nobody", "0")),
+        (f"{whole}:0", ours, (2, whole, "0")),
+        (f"{spilled}:3", ours, (1, spilled, "3")),
+        (f"{spilled}:01", ours, (None, f"{spilled}:01", None)),
+        (spilled, ours, (None, spilled, None)),
+        (7, ours, (None, "7", None)),
+    ]
+    for name, stamp, wanted in cases:
+        any_trail.spilled.insert_one({"_id": name, "data": b"x", **stamp})
+        report = verify(any_trail)
+        (found,) = report.findings
+        assert (found.what, found.problem, report.broken) == ("piece", "inserted", 1)
+        assert (found.at, found.id, found.part) == wanted
+        any_trail.spilled.delete_one({"_id": name})
+    assert sound(verify(any_trail))
+
+
+def test_pieces_are_looked_at_page_by_page(filled: Trail) -> None:
+    names: list[Any] = [*range(700), *(f"nobody:{number}" for number in range(900))]
+    filled.spilled.insert_many([{"_id": name, "data": b"x"} for name in names])
+    report = verify(filled, findings_max=2000)
+    assert report.broken == 1600
+    assert {one.problem for one in report.findings} == {"inserted"}
+    assert len({(one.id, one.part) for one in report.findings}) == 1600
+
+
+def test_pieces_whose_batch_is_not_written_are_no_forgery(any_trail: Trail) -> None:
+    """Whether it is on its way, or its writer died and the next one has room for the values."""
+    change, tried = row(1, after={"id": 1, "v": "x" * 5000}), 0
+    for calls in range(100):
+        dying = Dying(any_trail, 1000, behind=True)
+        writer = Writer(any_trail, "trail", patience=dying)
+        writer.open()
+        dying.calls = calls
+        with suppress(Killed):
+            writer.write(steps([change], bytes_max=2048), marker=marker)
+            break
+        if any_trail.spilled.count_documents({}) and not stored(any_trail):
+            assert says_pieces(any_trail)
+            write(any_trail, [change], bytes_max=1 << 20)
+            (record,) = stored(any_trail)
+            assert says_pieces(any_trail) is ("spilled" not in record)
+            tried += "spilled" not in record
+        any_trail.client.drop_database(any_trail.config.database)
+    assert tried > 0
+
+
+def says_pieces(trail: Trail) -> bool:
+    """Whether the proof of a sound trail says that there is a piece without a record."""
+    report = verify(trail)
+    assert sound(report)
+    return any(one.startswith("1 pieces of spilled values") for one in report.unchecked)
 
 
 def test_what_is_on_its_way_is_no_forgery(standalone: Any, mongo_database: str) -> None:

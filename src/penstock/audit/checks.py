@@ -144,7 +144,7 @@ def _text(document: Any, name: str) -> str | None:
     return found if isinstance(found, str) else None
 
 
-def spilled_of(record: RawBSONDocument) -> tuple[int, bytes] | None:
+def spilled_of(record: Mapping[str, Any]) -> tuple[int, bytes] | None:
     """How many bytes of a record's values lie beside it, and their SHA-256."""
     said = _field(record, "spilled")
     size, digest = _field(said, "bytes"), _field(said, "sha256")

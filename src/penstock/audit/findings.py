@@ -12,7 +12,7 @@ class Finding(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=T
     """One thing that is not as it must be."""
 
     what: str
-    """record, batch, chain, head, archive, erasure or retirement."""
+    """record, piece, batch, chain, head, archive, erasure or retirement."""
     problem: str
     """missing, altered, misplaced, inserted, beyond, uncovered, spilled, sealed; unfinished."""
     says: str

@@ -121,27 +121,6 @@ class Reader:
         data = None if found is None else found.get("data")
         return data if isinstance(data, bytes) else None
 
-    def erased_with_pieces(self) -> Iterator[tuple[str, int]]:
-        """Erased records, by id and place, beside which values still lie."""
-        after = ""
-        while True:
-            names: list[str] = self.patience.call(partial(self._piece_names, after))
-            if not names:
-                return
-            after = names[-1]
-            records = sorted({name.rpartition(":")[0] for name in names})
-            wanted = {"_id": {"$in": records}, "erased": {"$exists": True}}
-            for found in self.patience.call(partial(self._places_of, wanted)):
-                yield str(found["_id"]), int(found["at"])
-
-    def _piece_names(self, after: str) -> list[str]:
-        wanted = {"_id": {"$gt": after}}
-        found = self.trail.spilled.find(wanted, {"_id": 1}).sort("_id", 1).limit(_TOGETHER)
-        return [str(one["_id"]) for one in found]
-
-    def _places_of(self, wanted: Document) -> list[Document]:
-        return list(self.trail.records.find(wanted, {"at": 1}))
-
     def call(self, act: Callable[[], Any]) -> Any:
         """`act`, once MongoDB answers."""
         return self.patience.call(act)

@@ -34,6 +34,7 @@ from penstock.errors import AuditError
 FINDINGS_MAX: Final = 10_000
 _MENDED: Final = frozenset({"missing", "altered", "misplaced", "spilled", "uncovered"})
 _STRAY: Final = frozenset({"inserted", "beyond"})
+_LOOSE: Final = frozenset({"record", "piece"})
 _PAIRS_MAX: Final = 100_000
 """So often a record is tried at a place."""
 
@@ -265,7 +266,7 @@ class Repairer:
         done.left += [
             f"{one.sentence()}. Look at it, and remove it by hand"
             for one in found
-            if one.what == "record" and one.problem in _STRAY and one.id not in ids
+            if one.what in _LOOSE and one.problem in _STRAY and one.id not in ids
         ]
         done.left += [
             f"place {place}: neither the trail, an archive that was named nor the log has it as "

@@ -26,6 +26,7 @@ from penstock.audit.proving import Looked, Places
 from penstock.audit.reading import Reader
 from penstock.audit.retired import look_at_retired
 from penstock.audit.sealing import OTHER_KEY, USE_ITS_KEY, key_fits
+from penstock.audit.spilled import look_at_pieces
 from penstock.audit.trail import Document, Head, Trail
 from penstock.errors import AuditError, TrailHeadError
 
@@ -57,7 +58,7 @@ class Proof:
         self._archives = archives or Archives(())
         self._findings = Findings(limit=findings_max)
         self._batches = self._proved = self._erased = self._retired = self._archived = 0
-        self._unproved = self._unarchived = 0
+        self._unproved = self._unarchived = self._pieces_waiting = 0
         self._unchecked: list[str] = []
         self._key = trail.key
         self._chained = True
@@ -93,7 +94,7 @@ class Proof:
             deeds.load(last=at, batch_last=number)
         self._compare_head(head, link)
         self._look_beyond(at, number)
-        self._look_for_pieces()
+        self._pieces_waiting = look_at_pieces(self._reader, self._findings)
         look_at_retired(self._reader, deeds, self._findings)
         if self._expect is not None and self._expected is None:
             self._findings.add(
@@ -292,12 +293,6 @@ class Proof:
             self._unchecked.append(f"what else lies beyond the head in {collection.name}")
         return found
 
-    def _look_for_pieces(self) -> None:
-        """Nothing lies beside a record that is erased."""
-        for name, record in self._reader.erased_with_pieces():
-            says = "it is erased, and values of it still lie in the spilled ones"
-            self._findings.add("record", "unfinished", says, at=record, id=name, part="spilled")
-
     # --- the report ------------------------------------------------------------------------------
 
     def _say_unchecked(self, begun: int) -> None:
@@ -314,6 +309,11 @@ class Proof:
         gone = self._retired - self._archived - self._unarchived
         if gone:
             say(f"the content of {gone} records that were retired without an archive")
+        if self._pieces_waiting:
+            say(
+                f"{self._pieces_waiting} pieces of spilled values without a record that has them: "
+                f"their batch is being written, or the writer that began it ended"
+            )
         if self._expect is None and self._key is None:
             say(
                 "whether somebody who may write to the database made the whole chain anew: keep "
