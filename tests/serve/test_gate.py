@@ -237,6 +237,19 @@ def test_what_is_refused_is_told_once_a_minute() -> None:
     assert [one["in_all"] for one in lines] == [1, 1000]
 
 
+def test_loopback_addresses_may_be_spared() -> None:
+    """Behind a proxy on this machine, all clients have one address."""
+    arrivals = Arrivals("test", in_all=20, of_one_address=2, spares_loopback=True)
+    for address in ("127.0.0.1", "::ffff:127.0.0.1", "::1"):
+        assert all(arrivals.enter(address) for _ in range(4))
+    for address in ("192.0.2.7", "2001:db8::1", ""):
+        assert [arrivals.enter(address) for _ in range(3)] == [True, True, False]
+        assert arrivals.why_full(address) == "of_one_address"
+    assert arrivals.enter("127.0.0.1")
+    assert arrivals.enter("127.0.0.1")
+    assert arrivals.why_full("127.0.0.1") == "in_all"
+
+
 # --- the servers --------------------------------------------------------------------------------
 
 

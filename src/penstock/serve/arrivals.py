@@ -21,15 +21,24 @@ Reason = Literal["in_all", "of_one_address", "waiting", "late", "large"]
 
 def network_of(address: str) -> str:
     """What counts as one address: of IPv6 a network of 64 bits, since a client has so many."""
+    found = _parsed(address)
+    if isinstance(found, ipaddress.IPv6Address):
+        return str(ipaddress.ip_network((int(found), _IPV6_PREFIX), strict=False).network_address)
+    return address if found is None else str(found)
+
+
+def _parsed(address: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
     try:
         found = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:
-        return address
-    if isinstance(found, ipaddress.IPv4Address):
-        return str(found)
-    if found.ipv4_mapped is not None:
-        return str(found.ipv4_mapped)
-    return str(ipaddress.ip_network((int(found), _IPV6_PREFIX), strict=False).network_address)
+        return None
+    mapped = found.ipv4_mapped if isinstance(found, ipaddress.IPv6Address) else None
+    return mapped or found
+
+
+def _is_loopback(address: str) -> bool:
+    found = _parsed(address)
+    return found is not None and found.is_loopback
 
 
 class Arrivals:
@@ -44,11 +53,14 @@ class Arrivals:
         *,
         in_all: int,
         of_one_address: int,
+        spares_loopback: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        """With `spares_loopback`, only `in_all` bounds the connections of loopback addresses."""
         self._port = port
         self._in_all = in_all
         self._of_one_address = of_one_address
+        self._spares_loopback = spares_loopback
         self._clock = clock
         self._lock = threading.Lock()
         self._taken = Counter[str]()
@@ -60,7 +72,7 @@ class Arrivals:
         none."""
         network = network_of(address)
         with self._lock:
-            reason = self._why_full(network)
+            reason = self._why_full(address, network)
             if reason is None:
                 self._taken[network] += 1
         if reason is not None:
@@ -72,12 +84,14 @@ class Arrivals:
     def why_full(self, address: str) -> Reason | None:
         """Why there is no place for one more connection of `address`; None if there is one."""
         with self._lock:
-            return self._why_full(network_of(address))
+            return self._why_full(address, network_of(address))
 
-    def _why_full(self, network: str) -> Reason | None:
+    def _why_full(self, address: str, network: str) -> Reason | None:
         if self._taken.total() >= self._in_all:
             return "in_all"
-        return "of_one_address" if self._taken[network] >= self._of_one_address else None
+        if self._taken[network] < self._of_one_address:
+            return None
+        return None if self._spares_loopback and _is_loopback(address) else "of_one_address"
 
     def leave(self, address: str) -> None:
         """Give a place back."""

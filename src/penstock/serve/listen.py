@@ -103,6 +103,7 @@ async def listen(
     *,
     connections_max: int,
     of_one_address: int | None = None,
+    spares_loopback: bool = False,
     name: str = "http",
     advice: str,
     keep_alive_seconds: int = 5,
@@ -112,8 +113,8 @@ async def listen(
     stop_seconds: float = GRACE_SECONDS,
 ) -> HttpServer:
     """Serve `app` on `host:port` until `stop`; a connection over the limit is answered with 503,
-    and one more than `of_one_address`, or than can wait for that answer, is closed. `name` is that
-    of the port in metrics.
+    and one more than `of_one_address`, or than can wait for that answer, is closed; with
+    `spares_loopback` no loopback address is bounded so. `name` is that of the port in metrics.
 
     Who has not sent a whole request `request_seconds` after it began is answered with 408, and who
     has not shaken hands by then is hung up on; those who ask for nothing do not take the place of
@@ -139,7 +140,12 @@ async def listen(
     host = address.rpartition(":")[0]
     need_files(connections_max + HALF_OPEN_MAX)
     in_all = connections_max + 2 * HALF_OPEN_MAX
-    arrivals = Arrivals(name, in_all=in_all, of_one_address=of_one_address or in_all)
+    arrivals = Arrivals(
+        name,
+        in_all=in_all,
+        of_one_address=of_one_address or in_all,
+        spares_loopback=spares_loopback,
+    )
     half_open = HalfOpen(request_seconds, arrivals)
     http: Any = partial(Bounded, half_open=half_open)
     if context is not None:

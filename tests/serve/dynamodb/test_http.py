@@ -7,7 +7,7 @@ import socket
 import urllib.error
 import urllib.request
 import zlib
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from penstock.errors import ConfigError
 from penstock.serve.dynamodb.config import DynamoConfig
 from penstock.serve.dynamodb.errors import WireError
 from penstock.serve.dynamodb.signing import Sent, verify
+from penstock.telemetry import SERVE_REGISTRY
 from tests.serve.dynamodb.support import Served, name_of, served
 from tests.store.support import SetClock
 from tests.waiting import PATIENCE_SECONDS
@@ -233,6 +234,58 @@ def test_one_connection_more_than_may_be_is_told_to_come_back(tmp_path: Path) ->
         held.sendall(asking)
         assert held.recv(4096).startswith(b"HTTP/1.1 100")
         assert everything.post(LIST, {})[0] == 200
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("first", "told"),
+    [
+        ("elsewhere", [b"100"] * 4 + [b""] * 2),
+        ("127.0.0.1", [b"100"] * 8 + [b"503"] * 2),
+    ],
+)
+def test_one_address_beyond_loopback_has_half_of_the_connections(
+    tmp_path: Path, first: str, told: list[bytes]
+) -> None:
+    """Of those that ask for something; the others have an address of this machine to themselves."""
+    address = beyond_loopback() if first == "elsewhere" else first
+    guarded: Any = {"address": "0.0.0.0:0", "keys": {"AKID": "right"}, "connections_max": 8}
+    with served(tmp_path, **guarded) as everything, ExitStack() as held:
+        port = int(everything.address.rpartition(":")[2])
+        before = closed()
+        assert [asked(held, address, port) for _ in told] == told
+        assert closed() - before == told.count(b"")
+        left = 8 - told.count(b"100")
+        others = [b"100"] * left + [b"503"]
+        assert [asked(held, "127.0.0.1", port) for _ in others] == others
+        assert closed() - before == told.count(b"")
+
+
+def asked(held: ExitStack, address: str, port: int) -> bytes:
+    """The status that one more connection gets for a request that it does not end."""
+    raw = held.enter_context(socket.create_connection((address, port), PATIENCE_SECONDS))
+    with suppress(ConnectionError):
+        raw.sendall(
+            b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\nExpect: 100-continue\r\n\r\n"
+        )
+        return raw.recv(4096)[9:12]
+    return b""
+
+
+def closed() -> float:
+    """How many connections were one too many of an address."""
+    labels = {"port": "dynamodb", "reason": "of_one_address"}
+    return SERVE_REGISTRY.get_sample_value("penstock_connections_refused_total", labels) or 0.0
+
+
+def beyond_loopback() -> str:
+    """An address of this machine."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as unsent:
+        try:
+            unsent.connect(("192.0.2.1", 9))
+        except OSError:
+            pytest.skip("this machine has no address beyond loopback")
+        return str(unsent.getsockname()[0])
 
 
 def test_a_page_in_a_browser_cannot_reach_it_under_another_name(shared: Served) -> None:

@@ -248,6 +248,7 @@ async def serving_dynamodb(
     stop_seconds: float = _STOP_SECONDS,
 ) -> AsyncGenerator[str]:
     """Serve a store by DynamoDB's protocol inside the block; yields the address, host:port.
+    One address beyond loopback has at most half of the connections.
 
     The store's only writer must be this process. What was asked is answered at the end, unless the
     store takes longer than `stop_seconds` for it: so whoever else writes the store, and may hold it
@@ -257,7 +258,10 @@ async def serving_dynamodb(
     endpoint = await asyncio.to_thread(Endpoint, store, config, clock)
     try:
         server = _Server(endpoint, OPERATIONS, config, config.keys)
-        async with _serving(server, stop_seconds=stop_seconds) as address:
+        half = max(1, config.connections_max // 2)
+        async with _serving(
+            server, stop_seconds=stop_seconds, of_one_address=half, spares_loopback=True
+        ) as address:
             yield address
     finally:
         await asyncio.to_thread(endpoint.close)
@@ -300,6 +304,7 @@ async def _serving(
     *,
     stop_seconds: float = GRACE_SECONDS,
     of_one_address: int | None = None,
+    spares_loopback: bool = False,
 ) -> AsyncGenerator[str]:
     config = server.config
     try:
@@ -309,6 +314,7 @@ async def _serving(
             connections_max=config.connections_max,
             name="dynamodb",
             of_one_address=of_one_address,
+            spares_loopback=spares_loopback,
             advice="give another address",
             keep_alive_seconds=_KEEP_ALIVE_SECONDS,
             tls=server.tls,
