@@ -17,7 +17,7 @@ from penstock.subscribe import Criteria, Subscription, Window, deliver
 from penstock.subscribe.scope import EVERYTHING, Grant, Scope, Verb
 from penstock.subscribe.shards import Shards
 from penstock.wire import HIDDEN_KEY, Block, Mask, Stream, key_shown, shown
-from penstock.wire.shown import update_shown, without
+from penstock.wire.shown import origin_shown, update_shown, without
 from tests.subscribe.events import LOG_ID, blocks_of, change, commit, schema, system
 
 ORDERS = Stream("shop", "db", "db", "orders")
@@ -182,6 +182,22 @@ def test_a_key_with_a_hidden_field_is_replaced_and_still_tells_documents_apart()
     assert of(12345, b"another").key != one.key
     # A source may have made the id of the key: who can list keys would find it.
     assert one.id == again.id != other.id
+
+
+def test_hidden_fields_are_not_named_among_those_that_the_source_masks() -> None:
+    origin = b'{"file":"b.1","masked":["phone","ssn"],"statement":"X"}'
+    seen = origin_shown(origin, Mask(hidden=hiding("ssn"), statements=False))
+    assert msgspec.json.decode(seen) == {"file": "b.1", "masked": ["phone"]}
+    seen = origin_shown(origin, Mask(hidden=hiding("ssn", "phone")))
+    assert msgspec.json.decode(seen) == {"file": "b.1", "statement": "X"}
+    seen = origin_shown(origin, Mask(hidden_before=hiding("ssn")))
+    assert msgspec.json.decode(seen)["masked"] == ["phone"]
+    seen = origin_shown(origin, Mask(before_images=False))
+    assert "masked" not in msgspec.json.decode(seen)
+    seen = origin_shown(b'{"masked":null}', Mask(hidden=hiding("ssn")))
+    assert msgspec.json.decode(seen) == {}
+    assert origin_shown(origin, Mask()) == origin
+    assert origin_shown(b"", Mask(hidden=hiding("ssn"))) == b""
 
 
 def test_the_digest_of_a_row_without_a_key_is_a_key_with_a_hidden_field() -> None:

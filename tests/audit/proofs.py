@@ -37,7 +37,13 @@ def history() -> list[dict[str, Any]]:
     moved = '{"movedTo":{"id":9},"statementAt":0}'
     return [
         row(1, after={"id": 1, "name": None}, origin=origin, schema_version=3),
-        row(2, before={"id": 1, "name": None}, after={"id": 1, "name": ""}, snapshot=True),
+        row(
+            2,
+            before={"id": 1, "name": None},
+            after={"id": 1, "name": ""},
+            snapshot=True,
+            origin='{"masked":["phone"]}',
+        ),
         row(3, before={"id": 1, "name": ""}, origin=moved),
         row(4, after={"id": 4, "deep": {"a": [1, {"b": None}]}, "n": 1.5}),
         row(5, kind=3, operation_type="alter", full_document='{"sql":"alter table t"}'),

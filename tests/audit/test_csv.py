@@ -35,7 +35,7 @@ def record(number: int = 1, **said: Any) -> dict[str, Any]:
 
 def exported(records: list[dict[str, Any]], *, tz: str = "Asia/Kolkata") -> list[dict[str, str]]:
     """Written, and read by Python's own reader."""
-    columns = {name for one in records for name in one.get("chg", ())}
+    columns = {name for one in records for name in (*one.get("chg", ()), *one.get("masked", ()))}
     said = any("said" in one for one in records)
     stream = StringIO(newline="")
     lines = csv.writer(stream)
@@ -109,14 +109,17 @@ def test_null_empty_text_and_no_column_are_three() -> None:
             record(1, op="i", chg={"a": {"t": None}, "b": {"t": ""}}),
             record(2, op="d", chg={"b": {"f": "x"}}),
             record(3, chg={"a": {"size": 3}}),
+            record(4, chg={"a": {"f": "x", "t": "y"}}, masked=["b"]),
         ]
     )
     kinds = [{name: read_cell(line[name]).kind for name in list(line)[9:]} for line in lines]
     absent, null, text, cut = Kind.ABSENT, Kind.NULL, Kind.TEXT, Kind.CUT
+    masked = Kind.MASKED
     assert kinds == [
         {"a_FROM": absent, "a_TO": null, "b_FROM": absent, "b_TO": text},
         {"a_FROM": absent, "a_TO": absent, "b_FROM": text, "b_TO": absent},
         {"a_FROM": absent, "a_TO": cut, "b_FROM": absent, "b_TO": absent},
+        {"a_FROM": text, "a_TO": text, "b_FROM": masked, "b_TO": masked},
     ]
 
 

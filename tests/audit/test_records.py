@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from penstock.audit.config import TrailConfig
 from penstock.audit.fold import decoded
 from penstock.audit.records import Record, parts_of, record_of, with_place, without_content
+from penstock.audit.shown import changes_text
 from penstock.errors import AuditError
 from penstock.event import Kind
 from tests.audit.support import entries, row, text
@@ -107,6 +108,20 @@ def test_an_update_that_describes_itself_is_partial_and_says_so() -> None:
     said = record(found | {"full_document": None})
     assert said["chg"] == {"a.b": {"t": 2}, "c": {}, "d": {"size": 3}}
     assert (said["op"], said["flags"]) == ("u", {"partial": True})
+
+
+def test_that_a_masked_value_changed_is_kept_with_the_content() -> None:
+    said = row(1, before={"id": 1, "phone": "***"}, after={"id": 1, "phone": "***"})
+    assert "masked" not in record(said)
+    found = record(said | {"origin": '{"masked":["phone"]}'})
+    assert (found["op"], found["chg"], found["masked"]) == ("u", {}, ["phone"])
+    assert changes_text(found) == "phone:(changed, masked)"
+    assert changes_text(found | {"chg": {"n": {"f": 1, "t": 2}}}) == (
+        "n:1→2 | phone:(changed, masked)"
+    )
+    assert "masked" not in without_content(found)
+    assert b"phone" not in parts_of(found).head
+    assert b"phone" in parts_of(found).content
 
 
 def test_which_names_are_paths_is_kept_where_the_source_says_it() -> None:

@@ -123,10 +123,15 @@ def test_records_are_put_back_from_the_log(filled: Trail, endpoint: str) -> None
     assert sound(verify(filled))
 
 
-def test_an_update_without_its_paths_is_put_back_from_a_log_that_has_them(
-    any_trail: Trail,
+@pytest.mark.parametrize(
+    "names",
+    [("disambiguated_paths",), ("origin",), ("disambiguated_paths", "origin")],
+    ids=["paths", "masked", "both"],
+)
+def test_an_update_is_put_back_from_a_log_that_says_more_of_it(
+    any_trail: Trail, names: tuple[str, ...]
 ) -> None:
-    """Trails of before do not have them."""
+    """Trails of before do not have its paths, nor which masked columns changed."""
     log, packer = BlockLog(), Packer(events_max=6, bytes_max=1 << 20)
     update = structs.replace(
         insert(1),
@@ -134,6 +139,7 @@ def test_an_update_without_its_paths_is_put_back_from_a_log_that_has_them(
         full_document=None,
         update_description=Raw(b'{"updatedFields":{"a.b":1}}'),
         disambiguated_paths=Raw(b"{}"),
+        origin=Raw(b'{"masked":["phone"]}'),
     )
     log.append([[insert(0)], [update]])
     server = FlightServer(log)
@@ -141,8 +147,8 @@ def test_an_update_without_its_paths_is_put_back_from_a_log_that_has_them(
     with LogClient(server.address) as client:
         read = ReadRequest(log_id=client.bounds().log_id, after=0, until=2, columns=COLUMNS)
         rows = [row for batch in client.read(read) for row in batch.to_pylist()]
-    assert rows[1]["disambiguated_paths"] == "{}"
-    rows[1]["disambiguated_paths"] = None
+    assert (rows[1]["disambiguated_paths"], rows[1]["origin"]) == ("{}", '{"masked":["phone"]}')
+    rows[1] |= dict.fromkeys(names)
     writer = writer_of(any_trail)
     for row in rows:
         entry = entry_of(row, tz=any_trail.config.tz, bytes_max=1 << 20, id_key=writer.head.id_key)

@@ -70,6 +70,8 @@ def test_a_record_shows_its_own_id_and_that_of_its_event() -> None:
     }
     assert dict(facts(record, "UTC")).items() >= {"_id": "made", "event": "its\\nown"}.items()
     assert "event" not in dict(facts({**record, "src": {"source": "shop"}}, "UTC"))
+    masked = {**record, "masked": ["phone", "a\nb"]}
+    assert dict(facts(masked, "UTC"))["masked, changed"] == "phone, a\\nb"
 
 
 def test_whoever_looks_at_an_older_record_stays_there_while_others_come() -> None:

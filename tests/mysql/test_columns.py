@@ -15,7 +15,7 @@ from penstock.event import ChangeEvent
 from penstock.sources.mysql import MysqlSourceConfig
 from penstock.sources.mysql.columns import ColumnRules, ColumnScope, ForbiddenRuleError
 from penstock.sources.mysql.doctor import doctor
-from penstock.testing.servers import MariaDbServer
+from penstock.testing.servers import MariaDbServer, MySqlServer
 from tests.mysql.support import Story, caught_up, config_of, run, source_of
 from tests.telling import follow
 
@@ -78,6 +78,91 @@ async def test_the_rules_are_of_both_images_of_every_change(
     assert hashed("a@b.c") in said
     for secret in (SALT, "a@b.c", "420 555", "hunter", "žluť"):
         assert secret not in said
+
+
+MASKED_UPDATES: list[tuple[str, list[str] | None]] = [
+    ("phone = '+420 556'", ["phone"]),
+    ("note = 'sample', phone = '+420 556'", ["note"]),
+    ("note = 'other', email = 'b', password = 'hunter3'", None),
+    ("phone = NULL, doc = NULL", None),
+    ("phone = '+420 555', doc = '[1]'", None),
+    ("doc = '[true]', email = 'c', phone = '+420 557'", ["phone", "doc"]),
+    ("id = 2, phone = '+420 558'", None),
+]
+"""What is set, and the columns of which only that they changed is captured."""
+
+
+def masked(event: ChangeEvent) -> Any:
+    assert event.origin is not None
+    return msgspec.json.decode(event.origin).get("masked")
+
+
+async def test_that_a_masked_value_changed_is_captured(
+    mariadb: MariaDbServer, mariadb_database: str
+) -> None:
+    masks = {"*.*.phone": "***", "*.*.doc": "{}"}
+    columns = {**EVERYTHING, "mask": masks, "hash_salt": SALT}
+    source = source_of(mariadb, include=[f"{mariadb_database}.*"], columns=columns)
+    story = await follow(source, Story(), lambda _: True)
+    with mariadb.connect(database=mariadb_database) as db:
+        run(
+            db,
+            "CREATE TABLE c (id INT PRIMARY KEY, email VARCHAR(99), phone TEXT, note TEXT, "
+            "password VARCHAR(20), doc JSON)",
+            "INSERT INTO c VALUES (1, 'a', '+420 555', 'same', 'hunter2', '[1, 2]')",
+            *(f"UPDATE c SET {what}" for what, _ in MASKED_UPDATES),
+        )
+    await caught_up(mariadb, source, story)
+    (_, *updates, deleted, inserted) = story.changes
+    assert [masked(event) for event in updates] == [names for _, names in MASKED_UPDATES[:-1]]
+    before, after = images(updates[0])
+    assert before == after
+    assert [masked(event) for event in (deleted, inserted)] == [None, None]
+    assert not any(secret in everything(story) for secret in ("420", "sample", "hunter", "[true]"))
+
+
+async def test_that_masked_json_changed_is_captured_where_only_the_change_is_logged(
+    mysql: MySqlServer, mysql_database: str
+) -> None:
+    columns = {"mask": {"*.*.doc": "{}"}}
+    source = source_of(mysql, include=[f"{mysql_database}.*"], columns=columns)
+    story = await follow(source, Story(), lambda _: True)
+    with mysql.connect(database=mysql_database) as db:
+        run(
+            db,
+            "CREATE TABLE c (id INT PRIMARY KEY, doc JSON)",
+            """INSERT INTO c VALUES (1, '{"a": 1, "b": "a long text that makes it worth it"}')""",
+            "SET binlog_row_value_options = 'PARTIAL_JSON'",
+            "UPDATE c SET doc = JSON_SET(doc, '$.a', 2)",
+        )
+        events = run(db, "SHOW BINLOG EVENTS IN '" + run(db, "SHOW BINARY LOGS")[-1][0] + "'")
+    assert {row[2] for row in events} >= {"Update_rows_partial"}
+    await caught_up(mysql, source, story)
+    assert [masked(event) for event in story.changes] == [None, ["doc"]]
+
+
+async def test_that_a_masked_value_changed_is_captured_of_rows_that_lack_columns(
+    mariadb: MariaDbServer, mariadb_database: str
+) -> None:
+    """An update that sends a column anyway, changed or not, says so already."""
+    options: dict[str, Any] = {"on_partial_rows": "decode", "columns": {"mask": {"*.*.phone": "*"}}}
+    source = source_of(mariadb, include=[f"{mariadb_database}.*"], **options)
+    story = await follow(source, Story(), lambda _: True)
+    with mariadb.connect(database=mariadb_database) as db:
+        run(
+            db,
+            "CREATE TABLE c (id INT PRIMARY KEY, phone TEXT, n VARCHAR(9), b BLOB)",
+            "INSERT INTO c VALUES (1, '555', 'x', 'b')",
+            "SET SESSION binlog_row_image = 'MINIMAL'",
+            "UPDATE c SET phone = '556'",
+            "SET SESSION binlog_row_image = 'FULL'",
+            "UPDATE c SET phone = '557'",
+        )
+    await caught_up(mariadb, source, story)
+    assert [masked(event) for event in story.changes] == [None, None, ["phone"]]
+    update = story.changes[1].update_description
+    assert update is not None
+    assert msgspec.json.decode(update)["updatedFields"] == {"phone": "*"}
 
 
 async def test_a_row_is_known_by_the_hash_of_its_key(

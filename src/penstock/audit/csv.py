@@ -14,6 +14,7 @@ be taken for it:
     \\E          the empty text
     \\x4142      the bytes 0x41 0x42
     \\T3         an array was cut to 3 elements
+    \\M          the value changed, and is masked
     \\X          erased
     \\\\a         the text \\a
 
@@ -48,6 +49,7 @@ class Kind(Enum):
     ERASED = "\\X"
     BYTES = "\\x"
     CUT = "\\T"
+    MASKED = "\\M"
 
 
 class Cell(NamedTuple):
@@ -81,7 +83,7 @@ def value_cell(value: Any) -> str:
 
 def read_cell(cell: str) -> Cell:
     """What was written. Raises ValueError for what we do not write."""
-    if cell in ("", "\\N", "\\X"):
+    if cell in ("", "\\N", "\\X", "\\M"):
         return Cell(Kind(cell))
     if cell[0] == "'":
         return Cell(Kind.TEXT, cell[1:])
@@ -112,14 +114,19 @@ def rows_of(
     known = frozenset(names)
     for record in records:
         changes: Mapping[str, Any] = record.get("chg") or {}
-        if not known.issuperset(changes) or ("said" in record and not said):
+        masked = record.get("masked") or ()
+        if not known.issuperset({*changes, *masked}) or ("said" in record and not said):
             raise AuditError(
                 f"record {record['at']} was written anew while it was exported, and has columns "
                 f"that it had not before. What was exported is incomplete. Export again."
             )
         line = _head(record, tz)
         for name in names:
-            line += _sides(changes.get(name) or {})
+            line += (
+                (Kind.MASKED.value, Kind.MASKED.value)
+                if name in masked
+                else _sides(changes.get(name) or {})
+            )
         if said:
             line.append(text_cell(json_text(record["said"])) if "said" in record else "")
         yield line

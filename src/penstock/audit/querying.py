@@ -247,7 +247,7 @@ class Querier:
         said = False
         for record in records:
             whole: Mapping[str, Any] = self.whole(record) if "spilled" in record else record
-            names.update(whole.get("chg") or ())
+            names.update(whole.get("chg") or (), whole.get("masked") or ())
             said = said or "said" in whole
             if len(names) > most:
                 raise AuditError(

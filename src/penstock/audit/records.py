@@ -18,6 +18,8 @@ A record, in the order of its fields; those of the *content* are marked, all oth
     paths*    of an update, where it is known which names with dots in `chg` are paths into a
               column: {name: its steps} of those that are not what stands between the dots. A text
               is a field's own name, a number a place in an array; empty where there is none
+    masked*   of an update: the columns that changed and whose rules had both values captured alike,
+              so that `chg` does not have them
     txn       {id, size}: the source's name of the transaction, and how much was captured of it
     src       {source, event*, position*, gtid, binlog {file, pos}, thread, sql*, sql_bytes*,
               sql_at, actor*}
@@ -118,6 +120,7 @@ def record_of(row: Row, *, tz: str, id_key: bytes = b"") -> Record | None:
         "meta": meta,
         "seq": Int64(row["ordinal"]),
         **{name: record[name] for name in ("chg", "paths") if name in record},
+        **({"masked": origin["masked"]} if "masked" in origin else {}),
         "txn": {"id": row["transaction"], "size": Int64(row["commit_rows"] or 1)},
         "src": _origin(row, origin, is_named=bool(id_key)),
         **({"schema": Int64(row["schema_version"])} if row["schema_version"] else {}),
@@ -277,7 +280,7 @@ def local_of(timestamp: int, tz: str) -> Record:
 
 _META_HEAD: Final = frozenset({"db", "tbl"})
 _SRC_CONTENT: Final = frozenset({"sql", "sql_bytes", "actor", "position", "event"})
-_CONTENT: Final = frozenset({"chg", "paths", "said", "spilled"})
+_CONTENT: Final = frozenset({"chg", "paths", "masked", "said", "spilled"})
 _NEITHER: Final = frozenset({"at", "erased"})
 
 

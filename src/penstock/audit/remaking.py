@@ -21,6 +21,8 @@ from penstock.audit.trail import RAW
 from penstock.client.credentials import NOBODY, Credentials
 from penstock.client.flight import LogClient, ReadRequest
 
+_NEWER: Final = ("paths", "masked")
+"""Fields that records of older versions do not have."""
 _AHEAD: Final = 16
 """So many places of a run may be unknown to the log (records of our own) before one that it has."""
 
@@ -125,10 +127,14 @@ class Log:
 
     def _tried(self, wanted: Wanted, record: dict[str, Any]) -> Remade | None:
         """With its values in it, and spilled: the limit may have been another one. Also without
-        `paths`, which records of before do not have."""
+        what records of before do not have."""
         forms = [record]
-        if "paths" in record:
-            forms.append({name: value for name, value in record.items() if name != "paths"})
+        for newer in _NEWER:
+            forms += [
+                {name: value for name, value in form.items() if name != newer}
+                for form in forms
+                if newer in form
+            ]
         for form, bytes_max in product(forms, (self._bytes_max, DOCUMENT_BYTES_MAX, 0)):
             ready = made_ready(form, bytes_max=bytes_max)
             if len(ready["record"]) > DOCUMENT_BYTES_MAX:

@@ -20,6 +20,7 @@ from penstock.harmless import harmless
 
 NULL: Final = "∅"
 ERASED: Final = "(erased)"
+MASKED: Final = "(changed, masked)"
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -123,8 +124,13 @@ def changes_text(record: Mapping[str, Any]) -> str:
         return harmless(said_text(record["said"]))
     changes: Mapping[str, Mapping[str, Any]] = record.get("chg") or {}
     return " | ".join(
-        f"{harmless(name)}:{_side(change, 'f')}→{_side(change, 't')}"
-        for name, change in changes.items()
+        [
+            *(
+                f"{harmless(name)}:{_side(change, 'f')}→{_side(change, 't')}"
+                for name, change in changes.items()
+            ),
+            *(f"{harmless(name)}:{MASKED}" for name in record.get("masked") or ()),
+        ]
     )
 
 

@@ -204,6 +204,8 @@ def facts(record: Record, tz: str) -> Iterator[tuple[str, str]]:
             yield {"sql": "statement"}.get(name, name), harmless(str(src[name]))
     if record.get("flags"):
         yield "flags", ", ".join(record["flags"])
+    if "masked" in record:
+        yield "masked, changed", ", ".join(map(harmless, record["masked"]))
     if "said" in record:
         yield "said", harmless(shown.json_text(record["said"]))
     if "erased" in record:

@@ -11,6 +11,7 @@
 | id of such an event | an HMAC stands for it: a source may have made it of the key |
 | before image | all of it without the verb |
 | origin, system events | the text of statements, without `admin` or where fields are hidden |
+| origin | of `masked`, the names of hidden fields; all of it without the verb of before images |
 | schema events | the text of statements where fields are hidden |
 | commit rows and digest | always: they are of entries that the reader does not have as they are |
 
@@ -35,6 +36,7 @@ HIDDEN_KEY: Final = "penstock_hidden"
 ROW_KEY: Final = "_row"
 """The key of a row whose table has none: a digest of the whole row."""
 _ROW_DIGEST: Final = b'{"_row":'
+_MASKED: Final = "masked"
 _STATEMENT: Final = ("statement", "statementBytes", "statementIn")
 
 _PATHS_MAX: Final = 4_096
@@ -164,8 +166,12 @@ def names_shown(names: Iterable[str], hidden: frozenset[str]) -> list[str]:
 
 
 def origin_shown(origin: bytes, mask: Mask) -> bytes:
-    """How the source wrote it; without the statement's text where that is not shown."""
-    return origin if mask.statements or not origin else _without_statement(origin)
+    """How the source wrote it; without the statement's text where that is not shown, and without
+    the names of hidden fields."""
+    if not origin:
+        return origin
+    left = origin if mask.statements else _without_statement(origin)
+    return _without_masked(left, mask) if mask.hides_rows else left
 
 
 def description_shown(description: bytes, mask: Mask, *, of_shape: bool) -> bytes:
@@ -228,3 +234,15 @@ def _without_statement(said: bytes) -> bytes:
     if not any(name in facts for name in _STATEMENT):
         return said
     return _encode({name: fact for name, fact in facts.items() if name not in _STATEMENT})
+
+
+def _without_masked(origin: bytes, mask: Mask) -> bytes:
+    """That a value changed is told of the image before it, too."""
+    facts: dict[str, Any] = dict(_objects.decode(origin))
+    if _MASKED not in facts:
+        return origin
+    names: Any = msgspec.json.decode(facts.pop(_MASKED))
+    if not mask.before_images or not isinstance(names, list):
+        return _encode(facts)
+    left = names_shown(map(str, names), mask.hidden | mask.hidden_before)
+    return _encode({**facts, _MASKED: left} if left else facts)

@@ -89,6 +89,19 @@ class TableRules:
                 told[name] = change(value)
         return told
 
+    def masked(self, before: Document, after: Document) -> tuple[str, ...]:
+        """The columns that differ in two images of a row, as they were read, and that `apply` makes
+        equal, in the row's order. One that an image lacks is none of them."""
+        return tuple(
+            name
+            for name, value in after.items()
+            if (change := self._changes.get(name)) is not None
+            and value is not None
+            and (was := before.get(name)) is not None
+            and _encoder.encode(was) != _encoder.encode(value)
+            and change(was) == change(value)
+        )
+
 
 class ColumnRules:
     """The rules of one source."""

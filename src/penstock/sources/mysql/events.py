@@ -17,7 +17,7 @@ from penstock.event import (
     SystemEvent,
     event_id,
 )
-from penstock.sources.mysql.origins import Origin, moved
+from penstock.sources.mysql.origins import Origin, masked, moved
 from penstock.sources.mysql.row_readers import Document
 from penstock.sources.mysql.rows import Changes, CompiledTable
 from penstock.updates import paths_of_columns
@@ -108,6 +108,10 @@ class Teller:
                         events += self._moved(gone, come, name, compiled, place, found.absent)
                         continue
             event = self._event(mold, place, name, key, before, was, after, full)
+            if found.masked and found.masked[number - first]:
+                assert event.origin is not None
+                names = found.masked[number - first]
+                event = structs.replace(event, origin=masked(event.origin, names))
             if found.absent and before is not None and after is not None:
                 event = _with_update(event, _updated(after, found.sent or (), compiled.key))
             events.append(event)

@@ -6,7 +6,7 @@ told of it, and the others say which one that is.
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Final, Literal
 
@@ -184,3 +184,8 @@ def moved(origin: Raw, *, to: Raw | None = None, source: Raw | None = None) -> R
     name, key = (b"movedTo", to) if to is not None else (b"movedFrom", source)
     assert key is not None
     return Raw(b'%b,"%b":%b}' % (bytes(origin)[:-1], name, bytes(key)))
+
+
+def masked(origin: Raw, names: Sequence[str]) -> Raw:
+    """`origin` of an update, with the columns that changed and are told alike."""
+    return Raw(b'%b,"masked":%b}' % (bytes(origin)[:-1], _encode(names)))

@@ -11,7 +11,7 @@ from msgspec import structs
 from penstock.sources.mysql.binlog import MalformedEventError, lenenc
 from penstock.sources.mysql.json_diffs import JSON_DIFFS, JsonDiffs
 from penstock.sources.mysql.row_readers import Document, RowReader, UnreadableTableError
-from penstock.sources.mysql.rows import Change, Changes, CompiledTable
+from penstock.sources.mysql.rows import Change, Changes, CompiledTable, told_by_rules
 from penstock.sources.mysql.tables import ColumnType, Table
 
 _PARTIAL_JSON = 0x01
@@ -42,12 +42,12 @@ def partial_changes(
             )
         at += size
     # Of rules for columns, what they make of whole values: a change is of the value as it was.
-    readers: dict[int, RowReader] = {0: compiled.read_bare}
+    readers: dict[int, RowReader] = {0: compiled.read}
     flags_bytes = (sum(column.type == ColumnType.JSON for column in columns) + 7) // 8
     found: list[Change] = []
     try:
         while at < len(body):
-            before, at = compiled.read_bare(body, at)
+            before, at = compiled.read(body, at)
             options, at = lenenc(body, at)
             flags = 0
             if options & _PARTIAL_JSON:
@@ -56,16 +56,17 @@ def partial_changes(
             elif options:
                 raise MalformedEventError(f"rows with the unknown options {options}")
             if flags not in readers:
-                readers[flags] = compile_table(_with_changes(compiled.table, flags)).read_bare
+                readers[flags] = compile_table(_with_changes(compiled.table, flags)).read
             after, at = readers[flags](body, at)
             if flags:
                 after = _applied(before, after)
-            found.append((compiled.ruled(before), compiled.ruled(after)))
+            found.append((before, after))
     except (struct.error, IndexError, OverflowError) as error:
         raise MalformedEventError("rows that end too early") from error
     if at != len(body):
         raise MalformedEventError("rows that end too early")
-    return Changes(found)
+    rows, masked = told_by_rules(found, compiled)
+    return Changes(rows, masked=masked)
 
 
 def _with_changes(table: Table, flags: int) -> Table:

@@ -5,11 +5,11 @@ mysql::binlog::event::Rows_event.
 """
 
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Final
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from penstock import extjson
 from penstock.sources.mysql.binlog import EventType, MalformedEventError, lenenc, uncompressed
@@ -32,11 +32,8 @@ class CompiledTable(Struct, frozen=True):
     name: tuple[str, str]
     """Its database and name."""
     read: RowReader
-    """Reads a row that has all columns."""
-    read_bare: RowReader
-    """As `read`, but before the rules of columns are applied."""
-    ruled: Callable[[Document], Document]
-    """What the rules make of a row that was read so."""
+    """Reads a row that has all columns, as they are; what is told of it the rules say."""
+    rules: TableRules | None
     key: tuple[str, ...]
     """The names of the key's columns; empty without a primary key."""
     told: Mapping[int, str]
@@ -73,6 +70,9 @@ class Changes(Struct, frozen=True):
     """Columns of what is after that neither image has."""
     before_lacks: bool = False
     """Whether what is before lacks columns."""
+    masked: Sequence[tuple[str, ...]] = ()
+    """Of each row of an update: the columns that changed and are told alike (`TableRules.masked`).
+    Empty where no row has one."""
 
     @property
     def lack(self) -> bool:
@@ -155,7 +155,8 @@ def changes(kind: int, body: bytes, compiled: CompiledTable) -> Changes:
     head = compiled.heads.get(kind)
     if head is not None and body.startswith(head, _POST_HEADER_BYTES):
         at = _POST_HEADER_BYTES + len(head)
-        return Changes(_rows(kind, body, at, compiled.read, compiled.read))
+        rows, masked = told_by_rules(_rows(kind, body, at, compiled.read, compiled.read), compiled)
+        return Changes(rows, masked=masked)
     at = _POST_HEADER_BYTES
     if kind in _SECOND_VERSION:
         at += int.from_bytes(body[8:10], "little")
@@ -178,7 +179,29 @@ def changes(kind: int, body: bytes, compiled: CompiledTable) -> Changes:
         raise MalformedEventError("rows that have no columns")
     readers = [compiled.read if image == whole else compiled.read_some(image) for image in images]
     found = _rows(kind, body, at, readers[0], readers[-1])
-    return _of_images(kind, found, images, compiled)
+    rows, masked = told_by_rules(found, compiled)
+    return structs.replace(_of_images(kind, rows, images, compiled), masked=masked)
+
+
+def told_by_rules(
+    rows: list[Change], compiled: CompiledTable
+) -> tuple[list[Change], Sequence[tuple[str, ...]]]:
+    """Rows as the rules of columns have them told, and `Changes.masked` of them."""
+    rules = compiled.rules
+    if rules is None:
+        return rows, ()
+    masked = [
+        rules.masked(before, after) if before is not None and after is not None else ()
+        for before, after in rows
+    ]
+    told: list[Change] = [
+        (
+            None if before is None else rules.apply(before),
+            None if after is None else rules.apply(after),
+        )
+        for before, after in rows
+    ]
+    return told, masked if any(masked) else ()
 
 
 def _rows(kind: int, body: bytes, at: int, read: RowReader, read_after: RowReader) -> list[Change]:
@@ -255,7 +278,7 @@ def compile_table(
     rules: ColumnRules | None = None,
     computed: Mapping[str, str] | None = None,
 ) -> CompiledTable:
-    """Make the function that reads rows of `table`, as `rules` have them told.
+    """Make the function that reads rows of `table`, of which `rules` say what is told.
 
     `charsets` names the character set of each collation; the columns `without` are read over;
     `computed` is as of `ColumnRules.of`.
@@ -284,8 +307,7 @@ def compile_table(
 
     @lru_cache(maxsize=64)
     def reader(image: int) -> RowReader:
-        read = row_reader(table, charsets, told, image)
-        return read if ruled is None else _ruled(read, ruled)
+        return row_reader(table, charsets, told, image)
 
     as_they_are = {name for name in told.values() if ruled is None or not ruled.changes((name,))}
     varies = varying(
@@ -299,28 +321,11 @@ def compile_table(
         # Also where rules change them all, for then their declared types say nothing of values.
         shape["varying"] = varies
     whole = (1 << len(table.columns)) - 1
-    if ruled is None:
-        bare, apply = reader(whole), as_it_is
-    else:
-        bare, apply = row_reader(table, charsets, told, whole), ruled.apply
     return CompiledTable(
-        *(table, (table.database, table.name), reader(whole), bare, apply, key, told, reader),
+        *(table, (table.database, table.name), reader(whole), ruled, key, told, reader),
         version=version,
         shape=shape,
         varying=varies,
         keyed=keyed(*([mapped(table.columns[i]) for i in which] for which in (table.key, told))),
         heads=_heads(len(table.columns)),
     )
-
-
-def as_it_is(row: Document) -> Document:
-    """What no rule is of."""
-    return row
-
-
-def _ruled(read: RowReader, rules: TableRules) -> RowReader:
-    def read_by_rules(data: bytes, at: int) -> tuple[Document, int]:
-        row, at = read(data, at)
-        return rules.apply(row), at
-
-    return read_by_rules

@@ -23,7 +23,7 @@ from penstock.sources.mysql.columns import ColumnRules, ForbiddenRuleError
 from penstock.sources.mysql.json_texts import json_of_text, kinds_of
 from penstock.sources.mysql.keyed import Spelled, described, keyed
 from penstock.sources.mysql.row_readers import Document, RowReader, UnreadableTableError
-from penstock.sources.mysql.rows import CompiledTable, as_it_is
+from penstock.sources.mysql.rows import CompiledTable
 from penstock.sources.mysql.shapes import varying
 from penstock.sources.mysql.tables import Column, ColumnType, Table
 from penstock.sources.mysql.values import geometry, instant
@@ -178,7 +178,7 @@ class Selection:
         except ForbiddenRuleError as error:
             raise UnreadableTableError(str(error)) from error
         left_out = frozenset[str]() if ruled is None else ruled.left_out
-        self._ruled = as_it_is if ruled is None else ruled.apply
+        self._ruled = _as_it_is if ruled is None else ruled.apply
         told = [column for column in definition.columns if column.name not in left_out]
         asked = [_asked(definition, column) for column in told]
         self._expressions = [expression for expression, _ in asked]
@@ -421,9 +421,8 @@ def _compiled(definition: Definition, told: Sequence[ColumnFacts]) -> CompiledTa
         key=tuple(places[name] for name in key),
         full=True,
     )
-    readers = (_no_bytes, _no_bytes, as_it_is)
     return CompiledTable(
-        *(table, definition.table, *readers, key),
+        *(table, definition.table, _no_bytes, None, key),
         told={},
         read_some=_no_bytes_of,
         version=0,
@@ -436,6 +435,10 @@ def _compiled(definition: Definition, told: Sequence[ColumnFacts]) -> CompiledTa
 
 def _spelled(column: ColumnFacts) -> Spelled:
     return described(column.name, column.type, column.whole_type)
+
+
+def _as_it_is(row: Document) -> Document:
+    return row
 
 
 def _no_bytes(_data: bytes, _at: int) -> tuple[Document, int]:
