@@ -112,6 +112,9 @@ def test_an_update_may_give_another_tenant_where_it_touches_the_field() -> None:
     assert by_field.may_leave(None), "a whole document came in its place"
     assert not by_field.may_leave([])
     assert not rule(id_prefix=":").may_leave(None)
+    by_field.refuse_move(["n"], "no image")
+    with pytest.raises(TenantUnknownError, match="does not say which it had: no image"):
+        by_field.refuse_move(["org"], "no image")
 
 
 def test_a_source_writes_its_own_types() -> None:

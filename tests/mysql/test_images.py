@@ -13,7 +13,7 @@ from penstock.event import ChangeEvent, Commit
 from penstock.log.memory import MemoryLog
 from penstock.sources.mysql.statements import writes_in_place
 from penstock.spark.table.patch import State, decode_change, fold
-from penstock.testing.servers import MariaDbServer
+from penstock.testing.servers import MariaDbServer, SqlServer
 from tests.mysql.support import Story, caught_up, run, source_of
 from tests.seeds import seed_of
 from tests.state.test_keeper import all_steps, current, keeping
@@ -24,7 +24,7 @@ MINIMAL, NOBLOB, FULL = (
 )
 
 
-async def begun(server: MariaDbServer, database: str, **options: Any) -> tuple[Any, Story]:
+async def begun(server: SqlServer, database: str, **options: Any) -> tuple[Any, Story]:
     options = {"on_partial_rows": "decode", **options}
     source = source_of(server, include=[f"{database}.*"], **options)
     return source, await follow(source, Story(), lambda _: True)

@@ -96,6 +96,12 @@ class TenantRule(Config):
             f"tenant.otherwise for such documents"
         )
 
+    @property
+    def column(self) -> str | None:
+        """The field of a document that the rule reads, without the path into it; None if it reads
+        the key."""
+        return None if self.field is None else self.field.partition(".")[0]
+
     def left(
         self,
         tenant: str,
@@ -106,7 +112,8 @@ class TenantRule(Config):
         """The tenant that loses a document, which is `tenant`'s behind the change; None if none
         does.
 
-        `before` is the whole document before the change; None: it is not known.
+        `before` is the document before the change, as far as the rule reads it; None: it is not
+        known.
         """
         if self.field is None or before is None:
             return None  # another key is another document
@@ -115,6 +122,14 @@ class TenantRule(Config):
         except TenantUnknownError:
             return None  # it was nobody's, so nobody was told of it
         return None if was == tenant else was
+
+    def refuse_move(self, updated: Iterable[str] | None, why: str) -> None:
+        """Refuse an update that may have given its document another tenant (as `may_leave`), where
+        nothing says which one it had: `why`, and what to do. Raises TenantUnknownError."""
+        if self.may_leave(updated):
+            raise TenantUnknownError(
+                f"it may give its document another tenant, and does not say which it had: {why}"
+            )
 
     def may_leave(self, updated: Iterable[str] | None) -> bool:
         """Whether an update may have given its document another tenant: one of the paths

@@ -401,12 +401,11 @@ class Normaliser:
             updated: Mapping[str, Any] = update.get("updatedFields") or {}
             removed: Sequence[str] = update.get("removedFields") or ()
             changed = [path for path in (*updated, *removed) if _reads_plainly(path, paths)]
-        if self._rule.may_leave(changed):
-            raise TenantUnknownError(
-                "it may give its document another tenant, and does not say which it had: the "
-                "server has no image of before. Let it store them "
-                "(changeStreamPreAndPostImages), and keep them for longer than capture is away"
-            )
+        self._rule.refuse_move(
+            changed,
+            "the server has no image of before. Let it store them "
+            "(changeStreamPreAndPostImages), and keep them for longer than capture is away",
+        )
 
     def _flattened(self, document: Mapping[str, Any], _: bytes | None) -> Raw:
         return self._encoder.encode(flatten(document))

@@ -103,11 +103,12 @@ class Teller:
                 key = _key(compiled, after, full)
                 if before is not None:
                     old = _key(compiled, before, was)
-                    if old[1] != key[1] or self._leaves(key, before, was, after, found.absent):
+                    if old[1] != key[1] or self._leaves(compiled, key, before, after):
                         gone, come = (old, before, was), (key, after, full)
                         events += self._moved(gone, come, name, compiled, place, found.absent)
                         continue
-            event = self._event(mold, place, name, key, before, was, after, full)
+            owned = self._owned(mold, compiled, key, before, after)
+            event = self._event(owned, place, name, key, was, full)
             if found.masked and found.masked[number - first]:
                 assert event.origin is not None
                 names = found.masked[number - first]
@@ -130,9 +131,11 @@ class Teller:
         its JSON."""
         (old, before, was), (new, after, full) = gone, come
         mold = self._mold(compiled, Operation.DELETE, ())
-        ends = self._event(mold, place, name, old, before, was, None, None)
+        owned = self._owned(mold, compiled, old, before, None)
+        ends = self._event(owned, place, name, old, was, None)
         mold = self._mold(compiled, Operation.INSERT, absent)
-        begins = self._event(mold, place, f"{name}:new", new, None, None, after, full)
+        owned = self._owned(mold, compiled, new, None, after)
+        begins = self._event(owned, place, f"{name}:new", new, None, full)
         assert ends.origin is not None
         assert begins.origin is not None
         return [
@@ -202,22 +205,30 @@ class Teller:
             )
         return mold
 
+    def _owned(
+        self,
+        mold: ChangeEvent,
+        compiled: CompiledTable,
+        key: Key,
+        before: Document | None,
+        after: Document | None,
+    ) -> ChangeEvent:
+        """The mold of a change, with whose it is."""
+        if self._rule is None:
+            return mold
+        return structs.replace(mold, tenant=_told(self._rule, compiled, key, before, after))
+
     def _event(
         self,
         mold: ChangeEvent,
         place: Place,
         name: str,
         key: Key,
-        before: Document | None,
         was: Raw | None,
-        after: Document | None,
         full: Raw | None,
     ) -> ChangeEvent:
         ordinal = place.ordinal
         place.ordinal = ordinal + 1
-        if self._rule is not None:
-            tenant = self._told(self._rule, key, before, was, after, mold.unchanged)
-            mold = structs.replace(mold, tenant=tenant)
         return structs.replace(
             mold,
             # As `event_id` of the row's name.
@@ -233,38 +244,21 @@ class Teller:
             full_document_before_change=was,
         )
 
-    def _told(
-        self,
-        rule: TenantRule,
-        key: Key,
-        before: Document | None,
-        was: Raw | None,
-        after: Document | None,
-        absent: tuple[str, ...],
-    ) -> str:
-        """The tenant of a change. An image that lacks columns tells of those that it has, and that
-        of after before that of before; what neither has is not known, and not `otherwise`."""
-        partly: Document = {**(before or {}), **(after or {})}
-        return rule.of(
-            key[2],
-            after=None if absent else after,
-            updated=partly if absent or was is None else {},
-            before=None if was is None else before,
-        )
-
-    def _leaves(
-        self,
-        key: Key,
-        before: Document,
-        was: Raw | None,
-        after: Document,
-        absent: tuple[str, ...],
-    ) -> bool:
-        """Whether a row is another tenant's behind an update of it."""
-        if self._rule is None or was is None:
+    def _leaves(self, compiled: CompiledTable, key: Key, before: Document, after: Document) -> bool:
+        """Whether an update of a row gave it another tenant. Raises TenantUnknownError where the
+        images do not say."""
+        rule = self._rule
+        if rule is None:
             return False
-        tenant = self._told(self._rule, key, before, was, after, absent)
-        return self._rule.left(tenant, before) is not None
+        tenant = _told(rule, compiled, key, before, after)
+        is_said = _names_tenant(rule, compiled, before)
+        if not is_said:
+            rule.refuse_move(
+                after,
+                f"its row image of before lacks the column {rule.column}, because "
+                f"binlog_row_image is not FULL. Set it to FULL",
+            )
+        return rule.left(tenant, before if is_said else None) is not None
 
     def schema(
         self, operation: str, table: tuple[str, str], place: Place, facts: Mapping[str, object]
@@ -377,6 +371,25 @@ class Teller:
             operation=operation,
             description=Raw(json.encode(said)),
         )
+
+
+def _told(
+    rule: TenantRule,
+    compiled: CompiledTable,
+    key: Key,
+    before: Document | None,
+    after: Document | None,
+) -> str:
+    """The tenant of a change, by its image of after before that of before. A column that both
+    lack is not known, and not `otherwise`. Raises TenantUnknownError."""
+    known: Document = {**(before or {}), **(after or {})}
+    return rule.of(key[2], after=known if _names_tenant(rule, compiled, known) else None)
+
+
+def _names_tenant(rule: TenantRule, compiled: CompiledTable, image: Document) -> bool:
+    """Whether the image of a row says all that the rule reads of it: it has the column, or no row
+    of its table has it."""
+    return rule.column in image or rule.column not in compiled.told.values()
 
 
 def _operation(found: Changes) -> Operation:
