@@ -1,6 +1,5 @@
 """Tumbling windows: a state over the records of each span of time, once each, whatever happens."""
 
-import asyncio
 import json
 import random
 import threading
@@ -20,6 +19,7 @@ from penstock.store.shards import ShardLimits
 from penstock.trigger.batches import InvalidAnswerError
 from penstock.trigger.config import TriggerConfig
 from penstock.trigger.records import Record
+from penstock.trigger.streams import Page, Streams
 from penstock.trigger.windows import STATE_BYTES_MAX, Window, Windows
 from tests.children import Child
 from tests.cli.service import COMMAND
@@ -222,8 +222,9 @@ async def test_a_shard_that_ends_ends_its_window_and_the_next_begins_anew(
 
 
 async def test_records_that_nobody_wants_end_a_window_and_a_page_without_records_does_not(
-    calls: Calls, tmp_path: Path
+    calls: Calls, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    pages = pages_read(monkeypatch)
     clock = SetClock(PAST_MS)
     with served(tmp_path / "store", clock=clock) as everything:
         table = everything.table()
@@ -236,7 +237,9 @@ async def test_records_that_nobody_wants_end_a_window_and_a_page_without_records
         async with running(config) as trigger:
             put(table, ["k=1"])
             await trigger.until(lambda: len(calls.all()) == 1)
-            await asyncio.sleep(0.1)  # some pages without records, of a time that is long past
+            # Of a time that is long past. Once it reads another one, it has acted on the first.
+            del pages[:]
+            await trigger.until(lambda: pages.count(0) >= 3)
             put(table, ["k=2"])
             await trigger.until(lambda: len(calls.all()) == 2)
             clock.pass_(60)
@@ -397,6 +400,19 @@ def test_kills_leave_every_record_in_the_state_once(tmp_path: Path, calls: Calls
         wait_until(adds_up)
     assert summed(tmp_path) == total
     assert len(calls.items()) >= len(items)
+
+
+def pages_read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many records each page has that triggers read from here on."""
+    pages, read = list[int](), Streams.records
+
+    async def records(self: Streams, iterator: str) -> Page:
+        page = await read(self, iterator)
+        pages.append(len(page.records))
+        return page
+
+    monkeypatch.setattr(Streams, "records", records)
+    return pages
 
 
 def is_last(calls: Calls, item: str) -> bool:
