@@ -8,6 +8,8 @@ transaction, so that rows and digest of the commit hold:
 - a *gap* of the collection that it was of. So nobody misses a row silently: a reader of that
   collection that takes no control events is stopped (DATA_LOSS), and a table is told.
 
+A change by which a document may have become another tenant's is two of each, one for either tenant.
+
 A letter is dealt with by a delete of it, so the current rows of the collection are the letters that
 are outstanding. A replay never applies the old change, which newer ones may have overtaken: the
 source reads the document as it is now, and says that (a row that was copied, or a delete).
@@ -42,16 +44,21 @@ class Poison(Struct, frozen=True, kw_only=True):
     collection: str
     """Empty: about no collection that could be told."""
     tenant: str
+    left: bool = False
+    """Whether the document was the tenant's before the change, and may not be any more."""
+    number: int = 0
+    """Of the letters of one change, which concerns several tenants."""
     operation: str
     position: str
-    """Where the source says it; its letter's identity."""
+    """Where the source says it; with the number its letter's identity."""
     cluster_time: ClusterTime
     timestamp: int
     transaction: str | None
     reason: str
     """What cannot be decoded: types and fields, never a value."""
     raw: tuple[bytes, ...]
-    """The change as the source sent it, in its parts; none where it could not be sent."""
+    """The change as the source sent it, in its parts, without what another tenant's letter of it
+    has; none where it could not be sent."""
     is_row: bool = False
     """A document that was being copied, not a change."""
     key: Json | None = None
@@ -63,7 +70,7 @@ class Poison(Struct, frozen=True, kw_only=True):
 
     @property
     def letter_id(self) -> str:
-        return event_id(self.source, f"dead_letter:{self.position}", 0)
+        return event_id(self.source, f"dead_letter:{self.position}", self.number)
 
     def events(self) -> tuple[ChangeEvent, SystemEvent]:
         """The letter, and the gap in the collection."""
@@ -79,6 +86,7 @@ class Poison(Struct, frozen=True, kw_only=True):
             "position": self.position,
             "reason": self.reason,
             "tenant": self.tenant,
+            "left": self.left,
             "generation": self.generation,
         }
         # The key comes as JSON already, so it is put in as it is.
@@ -105,7 +113,7 @@ class Poison(Struct, frozen=True, kw_only=True):
 
     def _gap(self) -> SystemEvent:
         return SystemEvent(
-            event_id=event_id(self.source, f"gap:dead_letter:{self.position}", 0),
+            event_id=event_id(self.source, f"gap:dead_letter:{self.position}", self.number),
             source=self.source,
             database=self.database,
             tenant=self.tenant,
@@ -144,6 +152,8 @@ class Letter(Struct, frozen=True, kw_only=True, rename="camel"):
     position: str
     reason: str
     tenant: str
+    left: bool = False
+    """Whether the document was the tenant's before the change, and may not be any more."""
     is_row: bool = False
     generation: str = ""
     key_raw: dict[str, Any] | None = None

@@ -377,15 +377,14 @@ class Normaliser:
         """
         assert self._rule is not None
         update: Mapping[str, Any] | None = document.get("updateDescription")
-        updated: Mapping[str, Any] = (update or {}).get("updatedFields") or {}
-        removed: Sequence[str] = (update or {}).get("removedFields") or ()
+        updated, removed = touched(update or {}, paths)
         # Nobody knows what an update changed that does not say it.
         is_known = update is not None or operation is not Operation.UPDATE
         return self._rule.of(
             document["documentKey"].get("_id"),
             after=document.get("fullDocument"),
-            updated={path: updated[path] for path in updated if _reads_plainly(path, paths)},
-            removed=[path for path in removed if _reads_plainly(path, paths)],
+            updated=updated,
+            removed=removed,
             before=document.get("fullDocumentBeforeChange") if is_known else None,
             text=tenant_text,
         )
@@ -397,10 +396,8 @@ class Normaliser:
         update: Mapping[str, Any] | None = document.get("updateDescription")
         changed: list[str] | None = None
         if update is not None:
-            paths: Mapping[str, Any] = update.get("disambiguatedPaths") or {}
-            updated: Mapping[str, Any] = update.get("updatedFields") or {}
-            removed: Sequence[str] = update.get("removedFields") or ()
-            changed = [path for path in (*updated, *removed) if _reads_plainly(path, paths)]
+            updated, removed = touched(update, update.get("disambiguatedPaths") or {})
+            changed = [*updated, *removed]
         self._rule.refuse_move(
             changed,
             "the server has no image of before. Let it store them "
@@ -447,6 +444,19 @@ def tenant_text(value: object) -> str | None:
     if isinstance(value, Binary) and value.subtype == UUID_SUBTYPE and len(value) == 16:
         return str(UUID(bytes=bytes(value)))
     return None
+
+
+def touched(
+    update: Mapping[str, Any], paths: Mapping[str, Any]
+) -> tuple[dict[str, Any], list[str]]:
+    """What an updateDescription sets, by path, and the paths that it removes: those that are what
+    stands between their dots, by its disambiguated `paths`."""
+    updated: Mapping[str, Any] = update.get("updatedFields") or {}
+    removed: Sequence[str] = update.get("removedFields") or ()
+    return (
+        {path: updated[path] for path in updated if _reads_plainly(path, paths)},
+        [path for path in removed if _reads_plainly(path, paths)],
+    )
 
 
 def _reads_plainly(path: str, paths: Mapping[str, Any]) -> bool:

@@ -19,7 +19,7 @@ from msgspec import Struct
 
 from penstock.capture.deadletter import Letter, Outcome, replayed, settled
 from penstock.errors import SourceUnavailableError, UndecodableError
-from penstock.event import AnyEvent
+from penstock.event import AnyEvent, ChangeEvent
 from penstock.sources.mongodb.config import MongoSourceConfig
 from penstock.sources.mongodb.cursor import RAW
 from penstock.sources.mongodb.deployment import Client
@@ -144,19 +144,22 @@ class Rereader:
         where = f"{letter.id}:{token.data}"
         said: list[AnyEvent] = []
         try:
-            # To the server 5 and 5.0 are one key. To us they are two, and this one is gone.
-            if found is None or key_of(found) != key:
+            row: ChangeEvent | None = None
+            if found is not None:
+                row = self._normaliser.copied(
+                    found, namespace=namespace, copy=f"replay:{where}", at=token.time
+                )
+            # To the server 5 and 5.0 are one key. To us they are two, and this one is gone. One
+            # that became another tenant's is gone for the tenant before.
+            is_gone = found is None or key_of(found) != key
+            if is_gone or (letter.left and row is not None and row.tenant != letter.tenant):
                 said.append(
                     self._normaliser.gone(
                         key, namespace=namespace, where=where, at=token.time, tenant=letter.tenant
                     )
                 )
-            if found is not None:
-                said.append(
-                    self._normaliser.copied(
-                        found, namespace=namespace, copy=f"replay:{where}", at=token.time
-                    )
-                )
+            if row is not None:
+                said.append(row)
         except UndecodableError as error:
             return f"still undecodable: {error.what}"
         return said

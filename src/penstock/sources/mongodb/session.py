@@ -16,6 +16,7 @@ from penstock.capture.tenant import control_tenant
 from penstock.errors import SourceUnavailableError, UndecodableError
 from penstock.event import (
     AnyEvent,
+    ChangeEvent,
     ClusterTime,
     Commit,
     Fragment,
@@ -84,8 +85,8 @@ class Session:
             if config.on_undecodable == "dead_letter"
             else None
         )
-        self.letters_made = 0
-        """Dead letters that were yielded and that nobody has counted."""
+        self.changes_lettered = 0
+        """Changes and rows whose dead letters were yielded, and that nobody has counted."""
         self._asked_since_chunk = True
         self._put_off_told: set[Namespace] = set()
         """Collections of which somebody was told that their copy waits."""
@@ -273,16 +274,16 @@ class Session:
         return items if ended is None else (ended, *items)
 
     def _poisoned(self, change: Change) -> Sequence[Commit | Fragment]:
-        """Take the letter of a change that cannot be decoded; its commit's position counts it."""
+        """Take the letters of a change that cannot be decoded; its commit's position counts all."""
         self._seen = change.token
         ended = self.assembler.ended_before(change)
-        self._lettered()
+        self._lettered(sum(isinstance(one, ChangeEvent) for one in (change.event, *change.also)))
         items = self.assembler.add(change)
         return items if ended is None else (ended, *items)
 
-    def _lettered(self) -> None:
-        self._writer = self._writer.with_letters(self._writer.letters + 1)
-        self.letters_made += 1
+    def _lettered(self, letters: int = 1) -> None:
+        self._writer = self._writer.with_letters(self._writer.letters + letters)
+        self.changes_lettered += 1
 
     def _reply_ended(self, reply: Reply) -> Iterator[Commit]:
         """What the end of a reply completes; a heartbeat if it held nothing."""

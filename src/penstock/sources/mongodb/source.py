@@ -211,9 +211,9 @@ class MongoSource:
 
     def _count_letters(self) -> None:
         session = self._session_now
-        if session is not None and session.letters_made:
-            DEAD_LETTERS.labels(self.name).inc(session.letters_made)
-            session.letters_made = 0
+        if session is not None and session.changes_lettered:
+            DEAD_LETTERS.labels(self.name).inc(session.changes_lettered)
+            session.changes_lettered = 0
         DEAD_LETTERS_OUTSTANDING.labels(self.name).set(self.dead_letters)
 
     async def close(self) -> None:
