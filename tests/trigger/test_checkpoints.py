@@ -6,9 +6,22 @@ from pathlib import Path
 
 import pytest
 
+from penstock.trigger.batches import Piece
 from penstock.trigger.checkpoints import Checkpoints, locked
 from penstock.trigger.destinations import to_file
+from penstock.trigger.environment import Outcome
+from penstock.trigger.letters import write_letter
 from penstock.trigger.lineage import Place
+
+LETTER = write_letter(
+    Piece(()),
+    b"{}",
+    condition="RetryAttemptsExhausted",
+    outcome=Outcome(),
+    shard="shard",
+    stream="stream",
+    arn="arn",
+)
 
 
 def at(number: int) -> Place:
@@ -50,7 +63,7 @@ async def test_folders_of_letters_and_checkpoints_survive_a_power_cut(
 ) -> None:
     """Else the letters are gone whose records were passed, and LATEST is asked for anew."""
     deliver = to_file(tmp_path / "kept" / "here" / "letters")
-    await deliver(b"{}")
+    await deliver(LETTER)
     with locked(tmp_path / "state" / "t", name="t"):
         pass
     for folder in (tmp_path, tmp_path / "kept", tmp_path / "kept" / "here", tmp_path / "state"):
@@ -63,5 +76,5 @@ async def test_a_letter_in_a_file_that_is_there_has_its_name_made_durable_too(
     """A write that failed may have made it."""
     folder = tmp_path.stat
     (tmp_path / "letters").touch()
-    await to_file(tmp_path / "letters")(b"{}")
+    await to_file(tmp_path / "letters")(LETTER)
     assert folder().st_ino in synced

@@ -320,9 +320,39 @@ async def test_records_that_are_too_old_go_to_the_destination_without_a_call(
     async with running(config) as trigger:
         await trigger.until(lambda: letters.exists() and letters.read_text().endswith("\n"))
     letter = json.loads(letters.read_text())
-    assert letter["requestContext"]["condition"] == "MaximumRecordAgeExceeded"
+    assert letter["requestContext"]["condition"] == "RecordAgeExceeded"
+    assert "responseContext" not in letter, "the function answered nothing"
     assert letter["requestContext"]["approximateInvokeCount"] == 0
     assert calls.items() == []
+
+
+@pytest.mark.slow
+async def test_a_letter_of_failures_that_were_reported_has_no_function_error(
+    shared: Served, calls: Calls, tmp_path: Path
+) -> None:
+    """As Lambda's: the function returned."""
+    table = shared.table()
+    put(table, ["k0=0", "k1=1"])
+    calls.spoil("k1=1")
+    letters = tmp_path / "letters"
+    config = configured(
+        shared,
+        tmp_path,
+        table=table.name,
+        function="report",
+        report_batch_item_failures=True,
+        maximum_retry_attempts=0,
+        on_failure=f"file:{letters}",
+    )
+    async with running(config) as trigger:
+        await trigger.until(lambda: letters.exists() and letters.read_text().endswith("\n"))
+    letter = json.loads(letters.read_text())
+    assert letter["DDBStreamBatchInfo"]["batchSize"] == 1
+    assert letter["responseContext"] == {
+        "statusCode": 200,
+        "executedVersion": "$LATEST",
+        "errorType": "BatchItemFailures",
+    }
 
 
 @pytest.mark.slow

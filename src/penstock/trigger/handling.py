@@ -7,12 +7,12 @@ import structlog
 
 from penstock.client.retry import Backoff, Retry
 from penstock.clocks import SystemClock, Trust
-from penstock.errors import ProgramError
 from penstock.trigger.batches import InvalidAnswerError, Piece, after_failure, first_failed, too_old
 from penstock.trigger.config import TriggerConfig
-from penstock.trigger.destinations import Condition, Deliver, write_letter
+from penstock.trigger.destinations import Deliver, UndeliveredError
 from penstock.trigger.environment import Outcome
 from penstock.trigger.environments import Environments
+from penstock.trigger.letters import REPORTED, Condition, Letter, write_letter
 from penstock.trigger.records import Record, event_of
 from penstock.trigger.shard import Finished
 from penstock.trigger.streams import StoppedError, stopped_within
@@ -65,7 +65,7 @@ class Handler:
                 return
             if count := self._too_old(piece):
                 old = piece._replace(records=piece.records[:count])
-                why: Condition = "MaximumRecordAgeExceeded"
+                why: Condition = "RecordAgeExceeded"
                 if not await self._give_up(shard, old, why, last, finished, windows):
                     return
                 rest = piece.records[count:]
@@ -144,7 +144,7 @@ class Handler:
             return Outcome(error="InvalidAnswer", message=f"the function's answer: {error}"), 0
         if failed is None:
             return outcome, None
-        return Outcome(error="BatchItemFailures"), failed
+        return Outcome(error=REPORTED), failed
 
     def _too_old(self, piece: Piece) -> int:
         age = self._config.maximum_record_age
@@ -190,7 +190,7 @@ class Handler:
         await finished([record.number for record in piece.records])
         return True
 
-    async def _delivered(self, deliver: Deliver, letter: bytes) -> bool:
+    async def _delivered(self, deliver: Deliver, letter: Letter) -> bool:
         """Deliver until it works; False if stopped before. Without it, no record is passed."""
         backoff = Backoff(self._retry)
         while True:
@@ -198,12 +198,13 @@ class Handler:
                 await deliver(letter)
             except StoppedError:
                 return False
-            except (OSError, ProgramError) as error:
+            except (OSError, UndeliveredError) as error:
                 seconds = backoff.next_wait()
                 assert seconds is not None
-                log.error(  # noqa: TRY400 - the text of the error may quote the document
+                is_told = isinstance(error, UndeliveredError)
+                log.error(  # noqa: TRY400 - what it came from may quote the document
                     "the failure destination cannot be reached, trying again",
-                    error=type(error).__name__,
+                    error=str(error) if is_told else type(error).__name__,
                     attempt=backoff.failures,
                     wait_seconds=round(seconds, 3),
                 )
