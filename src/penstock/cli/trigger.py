@@ -139,7 +139,15 @@ def command(
         typer.Option(
             metavar="DESTINATION",
             help="Where goes what failed for good: file:PATH, exec:COMMAND, call:MODULE:FUNCTION, "
-            "or discard.",
+            "the ARN of an SQS queue, SNS topic or S3 bucket, or discard.",
+            rich_help_panel=_FAILURES,
+        ),
+    ] = None,
+    on_failure_endpoint: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL",
+            help="Where that SQS, SNS or S3 is served; AWS without it.",
             rich_help_panel=_FAILURES,
         ),
     ] = None,
@@ -185,6 +193,7 @@ def command(
         "bisect_batch_on_function_error": bisect_batch_on_function_error,
         "report_batch_item_failures": report_batch_item_failures,
         "on_failure": on_failure,
+        "on_failure_endpoint": on_failure_endpoint,
         "retry_delay": retry_delay,
         "retry_delay_max": retry_delay_max,
         "poll_interval": poll_interval,

@@ -7,10 +7,11 @@ from typing import Final, Literal, Self
 from pydantic import AwareDatetime, Field, field_validator, model_validator
 
 from penstock.config import Config, Seconds
+from penstock.trigger.arns import read_arn
 from penstock.trigger.patterns import parse_pattern
 
 DISCARD: Final = "discard"
-DESTINATIONS: Final = ("file:", "exec:", "call:")
+DESTINATIONS: Final = ("file:", "exec:", "call:", "arn:")
 _CALLABLE: Final = r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*"
 
 
@@ -80,7 +81,10 @@ class TriggerConfig(Config):
     on_failure: str | None = Field(
         default=None,
         description="Where goes what has failed for good: file:PATH, exec:COMMAND, "
-        "call:module:function, or discard.",
+        "call:module:function, the ARN of an SQS queue, SNS topic or S3 bucket, or discard.",
+    )
+    on_failure_endpoint: str | None = Field(
+        default=None, description="Where on_failure's SQS, SNS or S3 is served; AWS without it."
     )
     on_trimmed: Literal["halt", "horizon"] = Field(
         default="halt",
@@ -121,9 +125,11 @@ class TriggerConfig(Config):
         assert told is not None
         if not any(told.startswith(kind) and told != kind for kind in DESTINATIONS):
             raise ValueError(
-                "on_failure is file:PATH, exec:COMMAND, call:module:function, or discard"
+                "on_failure is file:PATH, exec:COMMAND, call:module:function, an ARN, or discard"
             )
         kind, _, target = told.partition(":")
+        if kind == "arn":
+            read_arn(told)
         if kind == "exec":
             try:
                 has_program = bool(shlex.split(target))
@@ -159,4 +165,6 @@ class TriggerConfig(Config):
                 "on_failure is never used while retries go on for ever. Give "
                 "maximum_retry_attempts or maximum_record_age too"
             )
+        if self.on_failure_endpoint is not None and not (self.on_failure or "").startswith("arn:"):
+            raise ValueError("on_failure_endpoint goes with an ARN as on_failure, and only with it")
         return self

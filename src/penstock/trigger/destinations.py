@@ -1,7 +1,7 @@
 """Where goes what has failed for good, before the checkpoint passes it.
 
 These destinations get letters whole, with the event: the stream will have forgotten the records by
-the time that somebody reads it.
+the time that somebody reads it. Those in AWS are in `aws`.
 """
 
 import asyncio

@@ -18,7 +18,10 @@ from penstock.errors import (
     TriggerStreamGoneError,
     TriggerTrimmedError,
 )
+from penstock.trigger.arns import read_arn
+from penstock.trigger.aws import BY_SERVICE
 from penstock.trigger.checkpoints import Checkpoints, locked
+from penstock.trigger.clients import connect
 from penstock.trigger.config import DISCARD, TriggerConfig
 from penstock.trigger.destinations import Deliver, to_command, to_file, to_function
 from penstock.trigger.environments import Environments
@@ -149,6 +152,16 @@ class _Trigger:
             case "call":
                 keeper = await stack.enter_async_context(processes(target, count_max=1))
                 self._deliver = to_function(keeper)
+            case "arn":
+                resource = read_arn(f"{kind}:{target}")
+                client = connect(
+                    resource.service,
+                    region=resource.region or config.region,
+                    endpoint=config.on_failure_endpoint,
+                    option="--on-failure-endpoint",
+                )
+                stack.callback(client.close)
+                self._deliver = BY_SERVICE[resource.service](client, resource)
             case _:
                 self._deliver = None
 

@@ -10,21 +10,17 @@ from concurrent.futures import ThreadPoolExecutor
 from email.utils import parsedate_to_datetime
 from types import TracebackType
 from typing import Any, Final, NamedTuple, Self
-from urllib.parse import urlsplit
 
 import structlog
 
 from penstock.client.retry import Backoff, Retry
-from penstock.errors import ConfigError, TriggerError, TriggerStreamGoneError
-from penstock.proxies import is_here
+from penstock.errors import TriggerError, TriggerStreamGoneError
+from penstock.trigger.clients import THREADS, connect
 from penstock.trigger.config import TriggerConfig
 from penstock.trigger.lineage import Place, Shard
 
 log = structlog.get_logger(__name__)
 
-_THREADS: Final = 16
-_CONNECT_SECONDS: Final = 5
-_READ_SECONDS: Final = 20
 _TRANSIENT: Final = frozenset(
     {
         "InternalServerError",
@@ -36,7 +32,6 @@ _TRANSIENT: Final = frozenset(
         "ThrottlingException",
     }
 )
-_REGION: Final = "us-east-1"
 
 
 class ExpiredError(Exception):
@@ -73,9 +68,15 @@ class Streams:
     """The service. What passes by itself is asked again, until `stop` is set; then Stopped."""
 
     def __init__(self, config: TriggerConfig, *, stop: asyncio.Event) -> None:
-        self._client = _connect(config)
+        arn = (config.stream or "").split(":")
+        self._client = connect(
+            "dynamodbstreams",
+            region=config.region or (arn[3] if len(arn) > 5 else None),
+            endpoint=config.endpoint,
+            option="--endpoint",
+        )
         self._stop = stop
-        self._threads = ThreadPoolExecutor(_THREADS, "trigger-streams")
+        self._threads = ThreadPoolExecutor(THREADS, "trigger-streams")
         self._retry = Retry(
             initial_seconds=config.retry_delay, max_seconds=config.retry_delay_max, max_retries=0
         )
@@ -242,47 +243,3 @@ def _date(told: dict[str, Any]) -> float:
         return float(int(parsedate_to_datetime(said).timestamp()))
     except (TypeError, ValueError):
         return float(int(time.time()))
-
-
-def _connect(config: TriggerConfig) -> Any:
-    try:
-        import boto3
-        from botocore import UNSIGNED
-        from botocore.config import Config
-    except ImportError as error:
-        raise ConfigError(
-            "penstock trigger needs boto3. Nothing was started. Run pip install 'penstock[trigger]'"
-        ) from error
-    sessions: Any = boto3
-    session = sessions.Session()
-    arn = (config.stream or "").split(":")
-    region = config.region or (arn[3] if len(arn) > 5 else None) or session.region_name
-    settings: dict[str, Any] = {
-        "connect_timeout": _CONNECT_SECONDS,
-        "read_timeout": _READ_SECONDS,
-        "max_pool_connections": _THREADS,
-        "retries": {"mode": "standard", "total_max_attempts": 1},
-    }
-    if config.endpoint is not None:
-        region = region or _REGION
-        if session.get_credentials() is None:
-            settings["signature_version"] = UNSIGNED
-        if is_here(urlsplit(config.endpoint).hostname or ""):
-            settings["proxies"] = {}  # none of the environment's
-    if region is None:
-        raise ConfigError(
-            "no region is known to ask AWS in. Nothing was started. Give --region, or --endpoint."
-        )
-    try:
-        return session.client(
-            "dynamodbstreams",
-            region_name=region,
-            endpoint_url=config.endpoint,
-            config=Config(**settings),
-        )
-    except ValueError as error:
-        # Its text quotes the URL, which may hold a password.
-        raise ConfigError(
-            "--endpoint is not a URL that can be asked, as http://127.0.0.1:8000. Nothing was "
-            "started."
-        ) from error
