@@ -14,8 +14,8 @@ C = Shard("c", "b", "20", is_closed=False)
 D = Shard("d", "b", "30", is_closed=False)
 
 
-def after(number: str, *, done: bool = False) -> Place:
-    return Place("AFTER_SEQUENCE_NUMBER", number, done)
+def after(number: str, *, done: bool = False, children: tuple[str, ...] = ()) -> Place:
+    return Place("AFTER_SEQUENCE_NUMBER", number, done, children=children)
 
 
 def test_a_trigger_begins_with_the_oldest_shards() -> None:
@@ -76,6 +76,29 @@ def test_a_drained_shard_is_remembered_until_its_child_is_known() -> None:
     assert set(go_on([C], {"b": done}).places) == {"c"}
 
 
+def test_a_drained_shard_is_forgotten_though_its_child_does_not_name_it_any_more() -> None:
+    done = after("19", done=True, children=("c",))
+    orphan = C._replace(parent=None)
+    assert go_on([orphan], {"b": done, "c": after("21")}).places == {"c": after("21")}
+
+
+def test_another_child_than_followed_when_the_end_was_read_is_another_historys() -> None:
+    """So what was read of the parent may not be what the parent has by now."""
+    done = after("19", done=True, children=("c",))
+    assert go_on([B, C], {"b": done}).missing == ()
+    assert go_on([B, C, D], {"b": done}).missing == ()
+    assert go_on([B, D], {"b": done}).missing == ("c",)
+    assert go_on([B, D], {"b": done, "c": after("21", done=True)}).missing == ()
+    assert go_on([B, D], {"b": done, "c": after("21")}).missing == ("c",)
+
+
+def test_going_on_from_the_horizon_reads_a_parent_again_that_ended_in_another_history() -> None:
+    done = after("19", done=True, children=("c",))
+    for places in ({"b": done}, {"b": done, "c": after("21")}):
+        plan = from_horizon([B, D], go_on([B, D], places))
+        assert (plan.places, plan.missing) == ({"b": HORIZON}, ())
+
+
 def test_a_stream_has_ended_when_all_that_is_listed_is_done() -> None:
     done = after("1", done=True)
     assert has_ended([A, B], {"a": done, "b": done})
@@ -105,7 +128,8 @@ def test_every_shard_is_read_whole_once_whatever_is_forgotten_when(seed: int) ->
             ready = [one for one, place in places.items() if not place.done and one in closed]
             if ready:
                 one = chance.choice(ready)
-                places = {**places, one: after("x", done=True)}
+                children = tuple(shard.id for shard in shards if shard.parent == one)
+                places = {**places, one: after("x", done=True, children=children)}
                 done.append(one)
         else:
             # Retention forgets what was read, once its parent is forgotten too.

@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+import shutil
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -122,6 +123,51 @@ async def test_what_was_trimmed_before_it_was_handled_stops_the_trigger(
             counts = await trigger.end()
         assert calls.items() == ["k=0", "k=6", "k=7"]
         assert counts["trimmed"] >= 1
+
+
+@pytest.mark.parametrize("begun", [False, True])
+async def test_a_shard_that_ended_otherwise_than_in_a_store_that_was_lost_is_told(
+    clock: SetClock, calls: Calls, tmp_path: Path, begun: bool
+) -> None:
+    """The trigger had read it to its end, and had begun with its child or not; then the folder was
+    put back, and what the shard has now came instead."""
+    path, copy = tmp_path / "store", tmp_path / "copy"
+    limits = ShardLimits(age_seconds=60)
+    with served(path, clock=clock, shards=limits) as everything:
+        table = everything.table()
+        put(table, ["k=0"])
+    shutil.copytree(path, copy)
+    checkpoint = tmp_path / "state" / "t" / "checkpoint.json"
+    ended = b""
+    with served(path, clock=clock, shards=limits) as everything:
+        put(everything.resource.Table(table.name), ["k=1"])
+        config = configured(everything, tmp_path, table=table.name)
+        clock.pass_(61)
+        everything.db.sweep()
+        parent, child = (one["ShardId"] for one in everything.shards(everything.arn(table)))
+        async with running(config) as trigger:
+            await trigger.until(lambda: child in msgspec.json.decode(kept(tmp_path))["shards"])
+            ended = checkpoint.read_bytes()
+    if not begun:
+        told = msgspec.json.decode(ended)
+        del told["shards"][child]
+        checkpoint.write_bytes(msgspec.json.encode(told))
+    (copy / "data.mdb").replace(path / "data.mdb")
+    with served(path, clock=clock, shards=limits) as everything:
+        put(everything.resource.Table(table.name), ["k=2"])
+        clock.pass_(61)
+        everything.db.sweep()
+        put(everything.resource.Table(table.name), ["k=3"])
+        assert everything.shards(everything.arn(table))[0]["ShardId"] == parent
+        config = configured(everything, tmp_path, table=table.name)
+        for _ in range(2):
+            with pytest.raises(TriggerTrimmedError, match="nothing was skipped"):
+                await finish(config)
+        assert calls.items() == ["k=0", "k=1"]
+        horizon = config.model_copy(update={"on_trimmed": "horizon"})
+        async with running(horizon) as trigger:
+            await trigger.until(lambda: calls.items()[-1:] == ["k=3"])
+        assert calls.items()[2:] == ["k=0", "k=2", "k=3"]
 
 
 async def test_horizon_goes_on_when_the_shard_under_way_is_gone(

@@ -31,10 +31,11 @@ class TriggerTrimmedError(TriggerError):
     def __init__(self, *, shard: str) -> None:
         self.shard = shard
         super().__init__(
-            f"the stream's retention removed records of {shard} before they were handled. What was "
-            f"handled is safe, nothing was skipped silently, and the trigger has stopped. Make "
-            f"good what is missing from the table, then start with --on-trimmed horizon, which "
-            f"goes on with the oldest record that is left."
+            f"records of {shard} are gone that were not handled: the stream's retention was "
+            f"faster, or what it is of was put back to an older copy. What was handled is safe, "
+            f"nothing was skipped silently, and the trigger has stopped. Make good what is missing "
+            f"from the table, then start with --on-trimmed horizon, which goes on with the oldest "
+            f"record that is left."
         )
 
 

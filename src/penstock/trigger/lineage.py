@@ -22,6 +22,9 @@ class Place(Struct, frozen=True, omit_defaults=True):
     """The shard has ended, and all of it was handled."""
     window: Window | None = None
     """The window of time that is under way here, with its state."""
+    children: tuple[str, ...] = ()
+    """Of a shard that is done: those that followed it when its end was read. Their ids name the
+    history behind which they begin, so that the end of a history that was lost is found out."""
 
 
 class Shard(NamedTuple):
@@ -71,7 +74,8 @@ def go_on(
     A child is begun at its first sequence number, so that the service itself refuses it when
     retention was faster. Only where nothing of its parent was ever read does it begin as the parent
     did. Missing is an unfinished shard that is not listed (one that is `running` hears of it by
-    itself), and one whose parent is neither listed nor known: the parent came and went unseen.
+    itself), a child that was known and is neither, and one whose parent is neither listed nor
+    known: the parent came and went unseen.
     """
     listed = {shard.id for shard in shards}
     planned = dict(places)
@@ -80,6 +84,8 @@ def go_on(
         for shard, place in places.items()
         if not place.done and shard not in listed and shard not in set(running)
     ]
+    for place in places.values():
+        missing += [one for one in place.children if one not in listed and one not in places]
     for shard in shards:
         if shard.id in places:
             continue
@@ -95,25 +101,39 @@ def go_on(
             missing.append(shard.parent)
     # Forgotten is what is gone, once its child is known: else the child would have no parent.
     followed = {shard.parent for shard in shards if shard.id in planned}
+    followed |= {
+        shard
+        for shard, place in planned.items()
+        if place.children and planned.keys() >= set(place.children)
+    }
     kept = {
         shard: place
         for shard, place in planned.items()
         if not place.done or shard in listed or shard not in followed
     }
-    return Plan(kept, tuple(missing))
+    return Plan(kept, tuple(dict.fromkeys(missing)))
 
 
 def from_horizon(shards: Sequence[Shard], plan: Plan) -> Plan:
     """The plan without what is missing: its children begin with the oldest record that is left.
+    Where its parent is there still, that ended otherwise in another history, and begins so instead.
 
     A shard whose window is open stays, for its end is still to be told; its children wait for it.
     """
     ending = {shard for shard, place in plan.places.items() if place.window is not None}
     lost = set(plan.missing) - ending
+    listed = {shard.id for shard in shards}
+    again = {
+        shard
+        for shard, place in plan.places.items()
+        if shard in listed and not lost.isdisjoint(place.children)
+    }
     places = {shard: place for shard, place in plan.places.items() if shard not in lost}
     for shard in shards:
-        if shard.parent in lost and shard.id not in places:
+        if shard.id in again or (shard.parent in lost and shard.id not in places):
             places[shard.id] = Place("TRIM_HORIZON")
+        elif shard.parent in again:
+            places.pop(shard.id, None)
     return Plan(places, ())
 
 

@@ -81,6 +81,8 @@ class ShardReader:
         """Of the records in hand, by their numbers."""
         self._bytes = 0
         self._is_ended = False
+        self._children = tuple[str, ...]()
+        """Those that followed it when its end was read."""
         self._changed = asyncio.Condition()
 
     def _windows_of(self, place: Place) -> Windows | None:
@@ -114,7 +116,8 @@ class ShardReader:
             raise self._failure
         place = self._checkpoints.places[self._shard.id]
         if self._is_ended and not len(self._tracker) and place.window is None:
-            await self._checkpoints.put(self._shard.id, msgspec.structs.replace(place, done=True))
+            done = msgspec.structs.replace(place, done=True, children=self._children)
+            await self._checkpoints.put(self._shard.id, done)
 
     async def _guarded(self, part: Coroutine[Any, Any, None]) -> None:
         """A part that fails stops the others once their calls are over."""
@@ -155,7 +158,9 @@ class ShardReader:
                 place = await self._take(page, place)
             iterator = page.then
             if iterator is None:
-                await self._end()
+                with suppress(StoppedError):
+                    self._children = await self._followers()
+                    await self._end()
                 return
             if not page.records:
                 await self._be_quiet()
@@ -178,6 +183,10 @@ class ShardReader:
             case _:
                 iterator, _ = await self._streams.iterator(self._stream, shard.id, place)
                 return place, iterator
+
+    async def _followers(self) -> tuple[str, ...]:
+        described = await self._streams.describe(self._stream)
+        return tuple(one.id for one in described.shards if one.parent == self._shard.id)
 
     async def _be_quiet(self) -> None:
         """The shard was asked, and told no records."""

@@ -542,6 +542,36 @@ def test_a_shard_that_begins_behind_what_only_one_of_two_histories_has_is_anothe
     assert lost["ShardId"] != new["ShardId"]
 
 
+def test_places_behind_the_end_of_a_shard_in_a_lost_history_are_refused(tmp_path: Path) -> None:
+    """The shard ends earlier in what came instead, and its child is another one: a number behind
+    its end, and an iterator of the child that was not used yet."""
+    now, was = tmp_path / "now", tmp_path / "was"
+    clock = SetClock()
+    with captured(now, clock=clock, shard_age=60) as service:
+        service.append(commit(told(1, {"_id": "1"})))
+    shutil.copytree(now, was)
+    with captured(now, clock=clock, shard_age=60) as service:
+        service.append(commit(told(2, {"_id": "2"})), commit(told(3, {"_id": "3"})))
+        clock.pass_(61)
+        service.tidied()
+        arn = service.arn_of(TABLE)
+        shard, child = (one["ShardId"] for one in service.shards(arn))
+        number = service.read(arn)[-1]["dynamodb"]["SequenceNumber"]
+        unused = service.iterator(arn, child)
+    shutil.rmtree(now)
+    was.rename(now)
+    with captured(now, clock=clock, shard_age=60) as service:
+        service.append(commit(told(2, {"_id": "other"})))
+        clock.pass_(61)
+        service.tidied()
+        for kind in ("AT_SEQUENCE_NUMBER", "AFTER_SEQUENCE_NUMBER"):
+            request = {"StreamArn": arn, "ShardId": shard, "SequenceNumber": number}
+            name, _ = service.refused("GetShardIterator", ShardIteratorType=kind, **request)
+            assert name == "TrimmedDataAccessException"
+        name, _ = service.refused("GetRecords", ShardIterator=unused)
+        assert name == "TrimmedDataAccessException"
+
+
 def test_a_number_of_a_lost_history_is_refused_behind_retention_too(tmp_path: Path) -> None:
     """Nothing of the shard follows, so that nobody else would be told of a loss."""
     with captured(tmp_path, log=MemoryLog(LogConfig(retention_events=8))) as service:
@@ -598,8 +628,7 @@ def test_iterators_begin_where_their_type_says(tmp_path: Path) -> None:
         target = "DynamoDBStreams_20120810.GetShardIterator"
         status, _, _ = service.post(target, {**ages, "Timestamp": -1e300})
         assert status == 200
-        place, check = read_sequence_number(third)
-        beyond = number_of(place + 1000, check)
+        beyond = number_of(read_sequence_number(third).place + 1000, None)
         request = {"StreamArn": arn, "ShardId": shard, "ShardIteratorType": "AT_SEQUENCE_NUMBER"}
         name, text = service.refused("GetShardIterator", SequenceNumber=beyond, **request)
         assert (name, "not in the shard's range" in text) == ("ValidationException", True)

@@ -38,6 +38,8 @@ class Iterator(Struct, frozen=True, array_like=True):
     """Nothing of before this second is wanted, until the first record that is."""
     life: str = ""
     """Who wrote the record there, or what stood there; of a store."""
+    shard_id: str = ""
+    """Of the shard, which names the history behind which it begins; empty: an older Penstock's."""
 
 
 class Minter:

@@ -109,13 +109,13 @@ def get_shard_iterator(endpoint: Endpoint, request: dict[str, Any]) -> dict[str,
                 after = max(view.before_time(stream, time_ms), _start(stream, shard))
             case "AT_SEQUENCE_NUMBER" | "AFTER_SEQUENCE_NUMBER":
                 at, proof = read_sequence_number(request["SequenceNumber"])
+                if at >= shard.first and proof not in {None, check_of(view.life(at))}:
+                    raise trimmed()  # the store was restored, and another wrote what stands there
                 _refuse_sequence(view, shard, at)
                 after = at if kind.startswith("AFTER") else at - 1
                 after = max(after, stream.first)
                 if after < view.horizon(stream).sequence:
                     raise trimmed()
-                if proof is not None and check_of(view.life(at)) != proof:
-                    raise trimmed()  # the store was restored, and another wrote what stands there
             case _:
                 pass
         iterator = _standing(view, stream, shard, now_ms, after, check)
@@ -134,8 +134,9 @@ def get_records(endpoint: Endpoint, request: dict[str, Any]) -> dict[str, Any]:
         if _id(view, stream) != iterator.stream:
             raise not_found(f"Stream: {arn} not found")
         shard = next((one for one in view.shards(stream) if one.number == iterator.shard), None)
-        if shard is None:
-            # Retention has emptied the one behind it too: whoever stands here has missed something.
+        if shard is None or iterator.shard_id not in {"", shard_id(stream, shard)}:
+            # Retention has emptied the one behind it too, or the store was restored: whoever stands
+            # here has missed something.
             raise trimmed()
         if iterator.after is not None and iterator.life not in {"", view.life(iterator.after)}:
             raise trimmed()  # the store was restored, and another wrote what stands there
@@ -181,10 +182,11 @@ def _standing(
     view: View, stream: Stream, shard: Shard, now_ms: int, after: int | None, check: int | None
 ) -> Iterator:
     """An iterator that leads to what follows `after`; None: to the oldest record there will be."""
-    name = _id(view, stream)
-    if after is None:
-        return Iterator(name, shard.number, now_ms)
-    return Iterator(name, shard.number, now_ms, after, check, life=view.life(after))
+    life = "" if after is None else view.life(after)
+    of_shard = shard_id(stream, shard)
+    return Iterator(
+        *(_id(view, stream), shard.number, now_ms, after, check), life=life, shard_id=of_shard
+    )
 
 
 def _described(stream: Stream, shards: list[Shard], shard: Shard) -> dict[str, Any]:

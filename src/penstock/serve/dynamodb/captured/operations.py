@@ -100,6 +100,9 @@ def get_shard_iterator(endpoint: CapturedEndpoint, request: dict[str, Any]) -> d
             at, check = read_sequence_number(request["SequenceNumber"])
             newest = place_of(shown.sequence if shard.last is None else shard.last)
             first = place_of(shard.first, FIRST_OF_TWO)
+            is_proven = check is None or _is_of_this_history(endpoint, shard, at, check)
+            if at >= first and not is_proven:
+                raise trimmed()
             if not first <= at <= max(newest, first):
                 raise validation(
                     "Invalid SequenceNumber: it is not in the shard's range of sequence numbers"
@@ -108,14 +111,13 @@ def get_shard_iterator(endpoint: CapturedEndpoint, request: dict[str, Any]) -> d
             bounds = endpoint.log.bounds_now()
             if has_lost(shard, after=read_before(after), trimmed=bounds.trimmed):
                 raise trimmed()
-            if check is not None and not _is_of_this_history(endpoint, shard, at, check):
-                raise trimmed()
         case _:
             pass
     iterator = Iterator(
         *(_id(shown, stream), shard.number, now_ms, after),
         None if after is None else endpoint.log.check_at_now(read_before(after)),
         since,
+        shard_id=shard_id(stream, shard),
     )
     return {"ShardIterator": endpoint.minter.mint(request["StreamArn"], iterator)}
 
@@ -134,7 +136,8 @@ def get_records(endpoint: CapturedEndpoint, request: dict[str, Any]) -> dict[str
     if shard is None or _id(shown, stream) != iterator.stream:
         # Retention has emptied the one behind it too, or the log was replaced.
         raise trimmed()
-    if not _has_what_was_read(endpoint, iterator):
+    of_shard = shard_id(stream, shard)
+    if iterator.shard_id not in {"", of_shard} or not _has_what_was_read(endpoint, iterator):
         raise trimmed()
     page = read_page(
         endpoint.log,
@@ -152,7 +155,10 @@ def get_records(endpoint: CapturedEndpoint, request: dict[str, Any]) -> dict[str
         check = iterator.check
         if page.after != iterator.after:
             check = endpoint.log.check_at_now(read_before(page.after))
-        going_on = Iterator(iterator.stream, shard.number, now_ms, page.after, check, page.since)
+        going_on = Iterator(
+            *(iterator.stream, shard.number, now_ms, page.after, check, page.since),
+            shard_id=of_shard,
+        )
         told["NextShardIterator"] = endpoint.minter.mint(arn, going_on)
     return told
 
