@@ -53,7 +53,8 @@ _SITE: Final = _object(
 ) | {"additionalProperties": False, "description": "Where a change must be. Absent: anywhere."}
 
 _SINCE: Final[Schema] = {
-    "description": "Where to begin; absent: now.",
+    "description": "Where to begin; absent: now. To go on from what was read give its progress: it "
+    "alone proves that the log is still the same one.",
     "anyOf": [
         {"enum": ["now", "beginning", None]},
         _MARKER,
@@ -307,7 +308,12 @@ _ASKED: Final = [
     _parameter("fields", _TEXTS, "Of which one must be touched."),
     _parameter("content", {"enum": list(Content)}),
     _parameter("beforeImages", {"type": "boolean"}),
-    _parameter("since", _TEXT, "A marker, `now` or `beginning`."),
+    _parameter(
+        "since",
+        _TEXT,
+        "A marker, `now` or `beginning`. A marker alone proves that the log is still the one that "
+        "was read.",
+    ),
     _parameter("sinceVersion", _COUNT, "Inclusive."),
     _parameter("sinceIndex", _COUNT, "With sinceVersion, inclusive."),
     _parameter("sinceTransaction", _TEXT, "Exclusive: a version, or the source's own name of one."),

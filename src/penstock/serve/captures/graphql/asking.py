@@ -49,7 +49,8 @@ class ContainerType(Enum):
 
 @strawberry.input
 class Since:
-    """Where to begin; at most one of them, and none means now."""
+    """Where to begin; at most one of them, and none means now. To go on from what was read give
+    `progress`: it alone proves that the log is still the same one."""
 
     progress: str | None = strawberry.field(default=None, description="Exclusive: a marker.")
     version: Long | None = strawberry.field(default=None, description="Inclusive, with index.")
