@@ -54,9 +54,14 @@ class Bucket:
         self._server.daemon_threads = True
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,))
 
+    @property
+    def address(self) -> str:
+        """Where it is asked."""
+        return f"http://127.0.0.1:{self._server.server_port}"
+
     def url(self, folder: str) -> str:
         """Of a folder of it, with the credentials that it never looks at."""
-        at = f"127.0.0.1:{self._server.server_port}"
+        at = self.address.removeprefix("http://")
         return f"s3://any:any@bucket/{folder}?scheme=http&region=here&endpoint_override={at}"
 
     def __enter__(self) -> Self:

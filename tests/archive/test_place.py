@@ -103,6 +103,17 @@ def test_a_manifest_that_is_still_empty_in_a_bucket_is_none(bucket: Bucket) -> N
     assert "archive/manifest-000000000001.json" not in bucket.objects
 
 
+def test_a_bucket_on_this_machine_is_reached_without_a_proxy_of_the_environment(
+    bucket: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("http_proxy", "https_proxy", "all_proxy"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+    place = Place(bucket.url("archive"))
+    place.make()
+    place.publish(manifest(1), 1)
+    assert place.newest() == (1, manifest(1))
+
+
 def test_an_empty_manifest_on_a_disk_is_a_damage(tmp_path: Path) -> None:
     place = Place(str(tmp_path))
     place.make()

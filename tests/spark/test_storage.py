@@ -3,21 +3,29 @@
 import errno
 import sys
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 
+import bson
 import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 from deltalake.exceptions import DeltaError
 from py4j.protocol import Py4JError
+from pydantic import SecretStr
 from pyspark.errors import PySparkException
 
+from penstock.audit.fold import Row
+from penstock.audit.fold import Table as FoldedTable
 from penstock.errors import PipelineError
 from penstock.spark.config import ReplicatePipelineConfig
 from penstock.spark.raised import own_error
 from penstock.spark.replicate import destination_of
+from penstock.spark.restored import write_state
 from penstock.spark.storage import stored_at
-from penstock.spark.table.delta import Table
+from penstock.spark.table.delta import Table, secrets
+from tests.archive.bucket import Bucket
 
 
 @pytest.fixture
@@ -142,3 +150,47 @@ def test_a_driver_of_a_database_that_is_not_installed_is_named_with_what_to_inst
     said = own_error(raised.value, pipeline="p")
     assert said.exit_code == 2
     assert "pip install 'penstock[postgresql]'" in str(said)
+
+
+def settings_of(bucket: Bucket) -> dict[str, str]:
+    return {
+        "AWS_ENDPOINT_URL": bucket.address,
+        "AWS_ALLOW_HTTP": "true",
+        "AWS_ACCESS_KEY_ID": "any",
+        "AWS_SECRET_ACCESS_KEY": "any",
+        "AWS_REGION": "here",
+    }
+
+
+@pytest.fixture
+def proxied(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The environment names a proxy, of which nothing answers."""
+    for name in ("http_proxy", "https_proxy", "all_proxy"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+
+
+@pytest.mark.usefixtures("proxied")
+def test_a_bucket_on_this_machine_is_reached_without_a_proxy_of_the_environment() -> None:
+    with Bucket() as bucket:
+        said = {"max_retries": "0", **settings_of(bucket)}
+        options = secrets({name: SecretStr(value) for name, value in said.items()})
+        rows = pa.table({"a": [1]})
+        write_deltalake("s3://bucket/lake/orders", rows, storage_options=options)
+        assert Table("s3://bucket/lake/orders", storage_options=options).schema == rows.schema
+
+
+@pytest.mark.usefixtures("proxied")
+def test_rows_of_a_trail_reach_a_bucket_on_this_machine_without_it_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with Bucket() as bucket:
+        for name, value in settings_of(bucket).items():
+            monkeypatch.setenv(name, value)
+        orders = FoldedTable(name=("shop", "orders"), began="created", at=1, ts=1)
+        row = bson.encode({"_id": 1})
+        orders.rows[row] = Row(data=row, whole=True, shape=0)
+        # delta-rs holds the interpreter while it looks whether there is a table.
+        with ProcessPoolExecutor(1, get_context("spawn")) as another:
+            written = another.submit(write_state, "s3://bucket/then", "s", [orders], at=1)
+            assert written.result() == [("shop.orders", 1)]
+        assert any(key.endswith(".parquet") for key in bucket.written)

@@ -19,6 +19,7 @@ from deltalake.exceptions import DeltaError
 from penstock import extjson
 from penstock.audit.fold import Table, whole_rows
 from penstock.errors import AuditError
+from penstock.proxies import for_delta
 from penstock.spark.config import folder_of
 from penstock.spark.table.arrow import arrow
 from penstock.spark.table.decode import decode_documents
@@ -51,7 +52,8 @@ def write_state(
 
 def _write(path: str, source: str, table: Table, at: int) -> int:
     name = ".".join(table.name)
-    if DeltaTable.is_deltatable(path):
+    storage = for_delta({})
+    if DeltaTable.is_deltatable(path, storage_options=storage):
         raise AuditError(
             f"{path} is a Delta table already. Nothing of it was changed. Name another."
         )
@@ -75,6 +77,7 @@ def _write(path: str, source: str, table: Table, at: int) -> int:
             arrow.Table.from_arrays(placed.columns, schema=placed.schema),
             mode="error",
             name=name,
+            storage_options=storage,
             configuration={STATISTICS: statistics_of(placed.schema)},
             writer_properties=_WRITER,
             commit_properties=CommitProperties(custom_metadata=said),

@@ -16,6 +16,7 @@ from deltalake.exceptions import CommitFailedError, TableNotFoundError
 from deltalake.transaction import AddAction
 
 from penstock.errors import PipelineChangedError, StreamChangedError
+from penstock.proxies import for_delta
 from penstock.spark.ahead import Ahead
 from penstock.spark.changelog.folder import LEFTOVER_SECONDS, Folder
 from penstock.spark.storage import at_its_path, means_no_table, stored_at
@@ -622,5 +623,5 @@ def text(value: str) -> str:
 
 
 def secrets(storage_options: Mapping[str, Any]) -> dict[str, str]:
-    """Storage options as delta-rs takes them."""
-    return {name: value.get_secret_value() for name, value in storage_options.items()}
+    """Storage options as delta-rs takes them: past proxies, where the store is on this machine."""
+    return for_delta({name: value.get_secret_value() for name, value in storage_options.items()})
