@@ -50,7 +50,6 @@ if TYPE_CHECKING:
     from penstock.spark.config import (
         AuditPipelineConfig,
         PipelineConfig,
-        ReplicatePipelineConfig,
         TablePipelineConfig,
     )
 
@@ -165,11 +164,6 @@ class Settings(Struct, frozen=True, kw_only=True):
     def audit_pipelines(self) -> "dict[str, AuditPipelineConfig]":
         """Those that keep an audit trail."""
         return {name: one for name, one in self.pipelines.items() if one.to == "audit"}
-
-    @property
-    def replicate_pipelines(self) -> "dict[str, ReplicatePipelineConfig]":
-        """Those that keep another database equal."""
-        return {name: one for name, one in self.pipelines.items() if one.to == "replicate"}
 
 
 def load(

@@ -20,7 +20,7 @@ from penstock.errors import PenstockError
 
 if TYPE_CHECKING:
     from penstock.cli.config import Settings, SourceSettings
-    from penstock.spark.config import AuditPipelineConfig, ReplicatePipelineConfig
+    from penstock.spark.config import PipelineConfig
 
 
 class Finding(Check, frozen=True, kw_only=True):
@@ -92,10 +92,8 @@ async def examine(settings: "Settings") -> list[Finding]:
     for source in settings.sources.values():
         findings += await _source(source, positions.get(source.name))
     findings += await _published(settings)
-    for name, pipeline in settings.audit_pipelines.items():
-        findings += await asyncio.to_thread(_trail, name, pipeline)
-    for name, replica in settings.replicate_pipelines.items():
-        findings.append(await asyncio.to_thread(_replica, name, replica))
+    for name, pipeline in settings.pipelines.items():
+        findings += await asyncio.to_thread(_destination, name, pipeline)
     if not settings.sources:
         findings.append(
             Finding(
@@ -297,40 +295,20 @@ async def _published(settings: "Settings") -> list[Finding]:
     return [Finding(about="checkpoint", name="store", level=Level.OK, detail=detail)]
 
 
-def _trail(name: str, config: "AuditPipelineConfig") -> list[Finding]:
-    """What an audit trail's own doctor says."""
-    from penstock.audit.doctor import doctor
-
-    return [Finding.of(f"pipelines.{name}", check) for check in doctor(config.source, name, config)]
-
-
-def _replica(name: str, config: "ReplicatePipelineConfig") -> Finding:
-    """Whether a replica's database answers, and lets a run begin."""
+def _destination(name: str, config: "PipelineConfig") -> list[Finding]:
+    """What the doctor of a pipeline's destination says, where it has one."""
     from penstock.cli.config import missing_extra
+    from penstock.spark.destinations import destination_named, function
 
-    about = f"pipelines.{name}"
+    destination, about = destination_named(config.to), f"pipelines.{name}"
+    if not destination.doctor:
+        return []
     try:
-        from penstock.spark.replica.destination import away
-        from penstock.spark.replicate import destination_of
-
-        destination = destination_of(name, config)
+        checks: Sequence[Check] = function(destination.doctor)(name, config)
     except ImportError as error:
-        kind = config.kind.partition("+")[0]
-        extra = {"postgres": "postgresql", "mariadb": "mysql"}.get(kind, kind)
-        wrong = missing_extra(f"pipeline {name}", f"spark,{extra}", error)
-        return Finding.of(about, Check.failed("destination", wrong))
-    except PenstockError as error:
-        return Finding.of(about, Check.failed("destination", error))
-    try:
-        destination.standing()
-    except PenstockError as error:
-        return Finding.of(about, Check.failed("destination", error))
-    except destination.errors as error:
-        told = away(name, destination, error, "A run would wait for it.")
-        return Finding.of(about, Check.failed("destination", told))
-    finally:
-        destination.reset()
-    return Finding(about=about, name="destination", level=Level.OK, detail="it answers")
+        wrong = missing_extra(f"pipeline {name}", destination.extras(config), error)
+        return [Finding.of(about, Check.failed("destination", wrong))]
+    return [Finding.of(about, check) for check in checks]
 
 
 def _doctor_of(

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from penstock.spark.pipeline_run import PipelineRun
     from penstock.spark.target import Target
 
+_EXTRAS: Final = {"postgres": "postgresql", "mariadb": "mysql"}
 _BESIDE: Final = "its tables have come, as the row beside them says"
 
 
@@ -33,6 +34,8 @@ class Destination(Struct, frozen=True, kw_only=True):
     """Of a `PipelineRun`: its `Target`."""
     needs: Callable[[Any], tuple[str, ...]] = lambda _: ()
     """Of a configuration: the modules, besides that of `target`, that its runs import."""
+    extras: Callable[[Any], str] = lambda _: "spark,java"
+    """Of a configuration: what of `penstock[...]` its runs need."""
     beginning: str = ""
     """Of (name, config, bounds, whole, lake): the `Beginning` that a run would have. Without one,
     `penstock pipeline plan` refuses the pipeline."""
@@ -40,6 +43,9 @@ class Destination(Struct, frozen=True, kw_only=True):
     """What says how far a pipeline has come, behind "that is how far"."""
     verify: str = ""
     """As `verifying.verify_tables`: compare with the log. Without one, nothing is compared."""
+    doctor: str = ""
+    """Of (name, config): the `Check`s that `penstock doctor` tells. It may block, and raises
+    ImportError for what is not installed."""
     unverified: str = ""
     """What to do in place of that, with `{name}` for the pipeline's."""
 
@@ -103,6 +109,11 @@ def _of_replica(config: ReplicatePipelineConfig) -> tuple[str, ...]:
     return "penstock.spark.replica.sql", f"penstock.spark.replica.{dialect}"
 
 
+def _extras_of_replica(config: ReplicatePipelineConfig) -> str:
+    kind = config.kind.partition("+")[0]
+    return f"spark,{_EXTRAS.get(kind, kind)}"
+
+
 TABLE: Final = Destination(
     config=TablePipelineConfig,
     target="penstock.spark.tables:open_target",
@@ -137,7 +148,9 @@ REPLICATE: Final = Destination(
     config=ReplicatePipelineConfig,
     target="penstock.spark.replicate:open_target",
     needs=_of_replica,
+    extras=_extras_of_replica,
     beginning="penstock.spark.replicate:beginning_of_replica",
+    doctor="penstock.spark.destination_doctors:examine_replica",
     stands="its destination has come, as its place there says",
     verify="penstock.spark.replica.verifying:verify_replica",
 )
@@ -145,6 +158,7 @@ AUDIT: Final = Destination(
     config=AuditPipelineConfig,
     target="penstock.spark.audit:open_target",
     beginning="penstock.spark.audit:beginning_of_trail",
+    doctor="penstock.spark.destination_doctors:examine_trail",
     stands="its trail has come, as the head of the trail says",
     unverified="A trail is proved by `penstock audit verify {name}`.",
 )
