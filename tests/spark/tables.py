@@ -296,5 +296,6 @@ def as_of_days_ago(path: Path, days: int) -> None:
             if "remove" in action:
                 action["remove"]["deletionTimestamp"] = int(then * 1000)
         commit.write_text("\n".join(map(json.dumps, actions)) + "\n")
+        os.utime(commit, (then, then))
     for file in path.rglob("*.parquet"):
         os.utime(file, (then, then))

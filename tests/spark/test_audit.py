@@ -25,6 +25,7 @@ from penstock.subscribe.criteria import Criteria, Selection, select
 from penstock.testing.servers import MongoReplicaSet
 from penstock.wire import Block
 from tests.flight.blocks import BlockLog, gap, insert
+from tests.growing import batches, growth
 from tests.spark.overtaking import OvertakingLog
 from tests.waiting import PATIENCE_SECONDS
 
@@ -260,3 +261,35 @@ def test_a_mongodb_that_is_away_costs_nothing_but_time(
         stop.set()
         running.join()
     assert [record["meta"]["pk"]["_id"] for record in records(config)] == list(range(30))
+
+
+@batches(short=9)
+def test_a_trail_has_as_much_of_each_batch_and_its_driver_stays_as_it_is(
+    spark: "SparkSession",
+    log: BlockLog,
+    endpoint: str,
+    config: AuditPipelineConfig,
+    mongo_client: MongoClient[dict[str, Any]],
+    batches: int,
+) -> None:
+    """Its record, and what chains it; nothing else stays, however many there were."""
+    log.append([orders(number) for number in range(batches)])
+    database = mongo_client[config.database]
+
+    def counted() -> dict[str, int]:
+        # The run goes on meanwhile: what proves records is counted before they are.
+        proofs = database[f"{config.records}_batches"].count_documents({})
+        names = database.list_collection_names()
+        kept = {f"{config.records}_batches", config.records}
+        others = {one: database[one].count_documents({}) for one in names if one not in kept}
+        made = database[config.records].count_documents({})
+        return {**others, "collections": len(names), "proofs of a record": -(-proofs // made)}
+
+    with growth(batches) as found:
+        few = config.model_copy(update={"max_events_per_batch": 1})
+        run_pipeline(
+            *("t", few, endpoint),
+            spark=spark,
+            once=True,
+            on_progress=lambda _: found.note(counted()),
+        )

@@ -67,6 +67,10 @@ class Replica(ABC):
         """All tables that there are."""
 
     @abstractmethod
+    def count(self, table: str) -> int:
+        """How many rows a table has."""
+
+    @abstractmethod
     def rejects(self) -> list[Document]:
         """By sequence: {sequence, table, key, reason, healed}."""
 
@@ -125,6 +129,10 @@ class SqlReplica(Replica):
     def names(self) -> set[str]:
         statement = "SELECT table_name AS name FROM information_schema.tables WHERE table_schema = "
         return {row["name"] for row in self.ask(statement + self.schema)}
+
+    def count(self, table: str) -> int:
+        (found,) = self.ask(f"SELECT count(*) AS n FROM {self.quote}{table}{self.quote}")
+        return int(found["n"])
 
     def rejects(self) -> list[Document]:
         return sorted(
@@ -247,6 +255,9 @@ class MongoReplica(Replica):
 
     def names(self) -> set[str]:
         return set(self.database.list_collection_names())
+
+    def count(self, table: str) -> int:
+        return self.database[table].count_documents({})
 
     def rejects(self) -> list[Document]:
         found = self.database["_penstock_rejects"].find().sort("sequence", 1)

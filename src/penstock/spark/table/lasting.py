@@ -35,11 +35,12 @@ def keep_commits(path: str, *, after: int, until: int) -> None:
     if folder is None or until <= after:
         return
     log = folder / _LOG
-    written: set[Path] = set()
-    for version in range(after + 1, until + 1):
-        written.update(log.glob(f"{version:020d}.*"))
+    versions = [f"{version:020d}" for version in range(after + 1, until + 1)]
+    # Not by a pattern: Python keeps each, and those of others go for it.
+    written = {file for file in log.iterdir() if file.name.partition(".")[0] in versions}
+    for version in versions:
         with suppress(FileNotFoundError):
-            lines = (log / f"{version:020d}.json").read_bytes().splitlines()
+            lines = (log / f"{version}.json").read_bytes().splitlines()
             written.update(folder / name for name in _added(lines))
     for file in (*sorted(written), log / "_last_checkpoint"):
         # Another's draft, or what upkeep has taken since, needs none.
