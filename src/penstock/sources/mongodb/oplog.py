@@ -48,31 +48,34 @@ async def committed_entry(client: Client) -> OplogEntry | None:
 
 
 async def is_of_another_history(client: Client, known: MongoPosition) -> bool:
-    """Whether the primary's oplog does not have the entry that was there when `known` was told.
+    """Whether the primary's oplog lacks an entry that was there when `known` was written: the one
+    that is kept with it, or that of its event (record 0039).
 
-    Behind an event the server looks for that itself. A moment between two events is any time to it:
-    also to one whose disk is older than the moment, and that has written other things since
-    (record 0039). False where we may not look, for a position that has no entry, and where the
-    oplog begins behind it: then the stream tells what is lost.
+    The server looks for an event itself, but only once another event comes: until then it answers
+    with moments of its own history. A moment between two events is any time to it: also to one
+    whose disk is older than the moment, and that has written other things since. False where we may
+    not look, and where the oplog begins after those entries: then the stream tells what is lost.
     """
-    if known.entry is None or known.token.is_of_event:
-        return False
-    seconds, counter, term = known.entry
-    time = Timestamp(seconds, counter)
+    # A set's first entry has no term, of which `hello` says -1: mongo/src/mongo/db/repl/optime.h.
+    kept = [] if known.entry is None else [(Timestamp(*known.entry[:2]), known.entry[2])]
+    time = known.token.time
+    of_event = [(Timestamp(time.t, time.i), None)] if known.token.is_of_event else []
     oplog = client["local"].get_collection("oplog.rs", read_preference=ReadPreference.PRIMARY)
     try:
-        oldest = await oplog.find_one({}, {"ts": 1}, sort=[("$natural", 1)])
-        # From a time on, the server finds an entry without a look at those before.
-        found = await oplog.find_one(
-            {"ts": {"$gte": time}}, {"ts": 1, "t": 1}, sort=[("$natural", 1)]
-        )
+        for at, term in (*kept, *of_event):
+            oldest = await oplog.find_one({}, {"ts": 1}, sort=[("$natural", 1)])
+            # From a time on, the server finds an entry without a look at those before.
+            found = await oplog.find_one(
+                {"ts": {"$gte": at}}, {"ts": 1, "t": 1}, sort=[("$natural", 1)]
+            )
+            if oldest is None or oldest["ts"] > at:
+                continue
+            if found is None or found["ts"] != at or term not in {None, found.get("t", -1)}:
+                return True
     except OperationFailure as error:
         if error.code not in _UNKNOWN:
             raise
-        return False
-    if oldest is None or oldest["ts"] > time:
-        return False
-    return found is None or (found["ts"], found.get("t")) != (time, term)
+    return False
 
 
 def time_of(entry: dict[str, Any]) -> ClusterTime:
