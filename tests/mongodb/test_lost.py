@@ -27,6 +27,7 @@ from penstock.sources.mongodb.positions import (
 from penstock.testing.servers import MongoReplicaSet
 from tests.conftest import started
 from tests.mongodb.support import Reading, failing, folded, loaded, reading, source, stored_rows
+from tests.waiting import patience
 
 Client = MongoClient[dict[str, Any]]
 pytestmark = pytest.mark.server
@@ -382,6 +383,26 @@ async def test_a_disk_that_went_back_is_a_lost_position(quiet: bool, tmp_path: P
         async with reading(mongo.uri, position=position.text(), **options) as read:
             await read.until(lambda r: any(e.operation == "snapshot_completed" for e in r.events))
             assert [event.document_id for event in read.changes] == ["1", "3"]
+
+
+async def test_a_disk_that_went_back_while_capture_runs_is_a_lost_position(tmp_path: Path) -> None:
+    """S6: its primary was elected earlier than the one that the client knew last."""
+    with ExitStack() as stack:
+        mongo = started(stack, MongoReplicaSet())
+        mongo.members[0].stop()
+        shutil.copytree(mongo.data(0), tmp_path / "copy")
+        for _ in range(3):
+            mongo.restart_all()  # each time it is elected once more
+        options: dict[str, Any] = {"heartbeat_seconds": 0.2, "heartbeat_deadline_seconds": 2.0}
+        async with patience(), reading(mongo.uri, database="shop", **options) as read:
+            with Client(mongo.uri, w="majority") as client:
+                client["shop"]["orders"].insert_one({"_id": 1})
+            await read.until(lambda r: len(r.changes) == 1)
+            await asyncio.to_thread(mongo.restart_all, tmp_path / "copy")
+            with pytest.raises(PositionLostError):
+                await read.until(lambda r: len(r.events) > 3)
+            assert read.failures
+            assert [event.operation for event in read.events] == ["create", "insert", "gap"]
 
 
 async def test_the_first_entry_of_a_new_set_is_ours() -> None:

@@ -12,7 +12,7 @@ import msgspec
 import structlog
 from bson import Timestamp
 from msgspec import structs
-from pymongo.errors import OperationFailure, PyMongoError
+from pymongo.errors import OperationFailure, PyMongoError, ServerSelectionTimeoutError
 
 from penstock.capture.copies import CopyDesk
 from penstock.capture.deadletter import Letter, Outcome
@@ -102,6 +102,8 @@ class MongoSource:
         """Of TLS, as they were when the client read them."""
         self._outdated: tuple[Client, Heartbeats] | None = None
         """The client before, which a call of the session before may still use."""
+        self._finds_none = False
+        """Whether the client found no server that it could use."""
         self._heartbeats = Heartbeats()
         self._loop: asyncio.AbstractEventLoop | None = None
 
@@ -168,6 +170,7 @@ class MongoSource:
         except TimeoutError:
             raise self._patience.exhausted(self.name) from None
         except PyMongoError as error:
+            self._finds_none = isinstance(error, ServerSelectionTimeoutError)
             # Without its cause: a server's message may hold a key.
             raise self._translated(error) from None
 
@@ -349,11 +352,15 @@ class MongoSource:
 
     async def _renewed(self) -> Client:
         """The client of a new session: another one where files of TLS are others now, which a
-        client reads once. Where those cannot be used, the old one stays in force."""
+        client reads once. Where those cannot be used, the old one stays in force.
+
+        Another one, too, where the client found no server: it takes a primary for a stale one that
+        was elected earlier than the last that it knew, as one is of an older disk or another set.
+        """
         client, files = await self._connected(), self._stamps()
-        if files == self._files:
+        if files == self._files and not self._finds_none:
             return client
-        self._files = files
+        self._files, self._finds_none = files, False
         heartbeats = Heartbeats()
         try:
             renewed = connect(self.name, self.config, [heartbeats])

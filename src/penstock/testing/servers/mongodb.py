@@ -1,5 +1,6 @@
 """MongoDB replica sets of real mongod processes."""
 
+import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -97,23 +98,52 @@ class MongoReplicaSet:
         self._folder = ServerFolder()
         self._ports = free_ports(self._member_count)
         try:
-            self._members = [self._launch(index) for index in range(self._member_count)]
-            for index in range(self._member_count):
-                self._wait(index, _answers)
-            self._initiate()
-            for index in range(self._member_count):
-                self._wait(index, _follows)
-            self.primary_index()
+            self._begin()
         except BaseException:
             self.stop()
             raise
 
-    def stop(self) -> None:
-        """Stop every member and remove the data; harmless when nothing runs."""
+    def _begin(self) -> None:
+        self._members = [self._launch(index) for index in range(self._member_count)]
+        for index in range(self._member_count):
+            self._wait(index, _answers)
+        self._initiate()
+        for index in range(self._member_count):
+            self._wait(index, _follows)
+        self.primary_index()
+
+    def stop_all(self) -> None:
+        """Stop every member; its data stays."""
         for member in self._members:
             member.terminate()
         for member in self._members:
             member.stop()
+
+    def restart_all(self, data: Path | None = None) -> None:
+        """Start every member again, stopping it first, and return when a primary takes writes.
+
+        With `data`, a member's from before, all begin with that.
+        """
+        self.stop_all()
+        for index in range(self._member_count):
+            if data is not None:
+                shutil.rmtree(self.data(index))
+                shutil.copytree(data, self.data(index))
+            self._members[index] = self._launch(index)
+        for index in range(self._member_count):
+            self._wait(index, _follows)
+        self.primary_index()
+
+    def replace(self) -> None:
+        """Begin anew without any data: as another set, of the same name and addresses."""
+        self.stop_all()
+        for index in range(self._member_count):
+            shutil.rmtree(self.data(index))
+        self._begin()
+
+    def stop(self) -> None:
+        """Stop every member and remove the data; harmless when nothing runs."""
+        self.stop_all()
         self._members = []
         if self._folder is not None:
             self._folder.remove()
