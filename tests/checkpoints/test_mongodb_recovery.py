@@ -20,7 +20,7 @@ from penstock.testing.servers import EtcdServer, MongoReplicaSet
 from tests import waiting
 from tests.checkpoints.support import Running, etcd_section, facts, machine, service
 from tests.conftest import started
-from tests.mongodb.test_lost import roll_over
+from tests.mongodb.histories import roll_over
 
 Client = MongoClient[dict[str, Any]]
 
@@ -54,7 +54,7 @@ async def test_a_published_position_that_is_too_old_is_a_gap_of_its_own_and_ends
             copy = await first.until_published()
         shutil.rmtree(tmp_path / "a")
         (state,) = copy.sources
-        await asyncio.to_thread(roll_over, client, parse_position(state.position))
+        await asyncio.to_thread(roll_over, client, parse_position(state.position).token.time)
         async with service(machine(tmp_path / "b", checkpoint, source)) as new:
             entries = await until(new, lambda entries: len(gaps(entries)) == 2)
             log_gone, lost = gaps(entries)

@@ -55,7 +55,7 @@ from tests.e2e.puller import (
     upstream,
 )
 from tests.e2e.workload import ACCOUNTS, COLLECTIONS, ORDERS, prepare
-from tests.mongodb.test_lost import roll_over
+from tests.mongodb.histories import roll_over
 from tests.seeds import seed_of
 from tests.waiting import wait_until
 
@@ -116,7 +116,7 @@ def lose_history(deployed: Puller, crowd: Crowd) -> None:
         position = parse_position(deployed.position(FORGETFUL).position)
         up.client[up.database][ORDERS].delete_many({"_id": {"$lt": 30}})
         crowd.go_on(50)
-        roll_over(up.client, position)
+        roll_over(up.client, position.token.time)
 
     deployed.kill("service", meanwhile=meanwhile)
 

@@ -23,8 +23,8 @@ from penstock.state.reconcile import Reconciler
 from penstock.subscribe import Criteria
 from penstock.testing.servers import MongoReplicaSet
 from tests.conftest import started
+from tests.mongodb.histories import roll_over
 from tests.mongodb.support import config, folded, stored_rows
-from tests.mongodb.test_lost import roll_over
 from tests.waiting import until
 
 Client = MongoClient[dict[str, Any]]
@@ -133,7 +133,7 @@ async def test_after_a_loss_a_snapshot_tells_deletes_too_and_closes_the_gap(tmp_
         shop["orders"].delete_many({"_id": {"$lt": 30}})
         shop["orders"].insert_one({"_id": "new"})
         shop["dropped"].drop()
-        roll_over(client, parse_position(position))
+        roll_over(client, parse_position(position).token.time)
         options |= {"on_position_lost": "snapshot", "snapshot_chunk_documents": 7}
         async with capturing(log, tmp_path, mongo.uri, **options) as running:
             events = await running.until_said("gap_closed")

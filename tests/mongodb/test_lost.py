@@ -26,25 +26,12 @@ from penstock.sources.mongodb.positions import (
 )
 from penstock.testing.servers import MongoReplicaSet
 from tests.conftest import started
+from tests.mongodb.histories import roll_over
 from tests.mongodb.support import Reading, failing, folded, loaded, reading, source, stored_rows
 from tests.waiting import patience
 
 Client = MongoClient[dict[str, Any]]
 pytestmark = pytest.mark.server
-
-
-def roll_over(client: Client, position: MongoPosition) -> None:
-    """Write until the oplog no longer reaches back to `position`."""
-    pads = client["pads"]["pads"]
-    oplog = client["local"]["oplog.rs"]
-    for _ in range(600):
-        oldest = oplog.find_one({}, {"ts": 1}, sort=[("$natural", 1)])
-        assert oldest is not None
-        if (oldest["ts"].time, oldest["ts"].inc) > (position.token.time.t, position.token.time.i):
-            return
-        pads.insert_many({"body": "x" * (1 << 20)} for _ in range(4))
-        pads.drop()
-    raise AssertionError("the oplog was not truncated")
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +50,7 @@ def lost() -> Iterator[tuple[str, str]]:
             position = MongoPosition(server, token, entry=(time.time, time.inc, 1))
             client["shop"]["orders"].delete_one({"_id": 0})
             client["shop"]["orders"].insert_one({"_id": 5})
-            roll_over(client, position)
+            roll_over(client, position.token.time)
         yield mongo.uri, position.text()
 
 

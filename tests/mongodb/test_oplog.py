@@ -10,8 +10,8 @@ from penstock.errors import RequestError
 from penstock.ports import Retains, Rewinds
 from penstock.sources.mongodb.positions import parse_position
 from penstock.testing.servers import MongoReplicaSet
+from tests.mongodb.histories import roll_over
 from tests.mongodb.support import Reading, source
-from tests.mongodb.test_lost import roll_over
 
 
 async def test_a_rewound_source_tells_again_what_followed_whole_and_with_the_same_ids(
@@ -76,7 +76,7 @@ async def test_once_the_oplog_discards_the_time_to_loss_is_known_and_what_is_gon
             assert isinstance(opened, Retains)
             assert read.position is not None
             assert await opened.seconds_to_loss(read.position) is None
-            roll_over(client, parse_position(read.position))
+            roll_over(client, parse_position(read.position).token.time)
             assert await opened.seconds_to_loss(read.position) == 0
             fresh = Reading(opened)
             await fresh.until(lambda r: r.position is not None)

@@ -157,16 +157,21 @@ def completed(story: Told) -> bool:
     return any(event.operation == "snapshot_completed" for event in said)
 
 
+def covers(place: MysqlPosition, gtids: str) -> bool:
+    """Whether these transactions are before a position."""
+    ours = place.told()
+    if isinstance(ours, FilePlace):
+        return FilePlace.parse(gtids).unknown(ours.text()) is None
+    return ours.purged(gtids) is None
+
+
 def behind(gtids: str) -> Callable[[Story], bool]:
     """Holds once a source stands at or behind these transactions."""
 
     def reached(story: Story) -> bool:
         if story.position is None or isinstance(story.items[-1], Fragment):
             return False
-        ours = story.place.told()
-        if isinstance(ours, FilePlace):
-            return FilePlace.parse(gtids).unknown(ours.text()) is None
-        return ours.purged(gtids) is None
+        return covers(story.place, gtids)
 
     return reached
 

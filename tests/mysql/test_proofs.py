@@ -4,24 +4,30 @@ Numbers of transactions and names of binlogs come again; seconds do not, so test
 """
 
 import asyncio
-import shutil
-import subprocess
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from random import Random
 from typing import Any
 
 import pytest
 
 from penstock.errors import PositionLostError, SourceChangedError, SourceUnavailableError
 from penstock.sources.mysql import MysqlSource
-from penstock.sources.mysql.connection import Connected
 from penstock.sources.mysql.following import Following
 from penstock.sources.mysql.positions import told
 from penstock.sources.mysql.session import Session
 from penstock.testing.servers import SqlServer
 from tests.mysql.conftest import on
+from tests.mysql.histories import (
+    copy_disk,
+    insert,
+    next_second,
+    replicate,
+    reset,
+    restore_disk,
+    table_in,
+    wait_for_replica,
+)
 from tests.mysql.support import (
     Story,
     behind,
@@ -33,33 +39,10 @@ from tests.mysql.support import (
     run,
     source_of,
 )
-from tests.seeds import cases, seed_of
 from tests.telling import follow
 from tests.waiting import until, wait_until
 
 Start = Callable[..., SqlServer]
-
-
-def table_in(db: Connected) -> None:
-    run(db, "CREATE DATABASE d", "CREATE TABLE d.a (id INT PRIMARY KEY)")
-
-
-def insert(db: Connected, *numbers: int) -> None:
-    """Each is a transaction."""
-    for number in numbers:
-        run(db, f"INSERT INTO d.a VALUES ({number})")
-
-
-def next_second(db: Connected) -> None:
-    """Let a second of the server's clock begin."""
-    ((now,),) = run(db, "SELECT UNIX_TIMESTAMP()")
-    wait_until(lambda: run(db, "SELECT UNIX_TIMESTAMP()") != [(now,)])
-
-
-def reset(db: Connected, kind: str) -> None:
-    """All binlogs go, and their numbers begin anew."""
-    next_second(db)
-    run(db, "RESET MASTER" if kind == "mariadb" else "RESET BINARY LOGS AND GTIDS")
 
 
 async def stands(server: SqlServer, *, start: str = "now") -> Story:
@@ -77,39 +60,11 @@ async def goes_on(server: SqlServer, story: Story) -> list[str]:
     return [change.document_id for change in story.changes[rows:]]
 
 
-def replicate(db: Any, replica: Any, one: SqlServer, kind: str) -> None:
-    """Make a server a replica of `one`, to which `db` is a connection."""
-    if kind == "mysql":
-        run(db, "CREATE USER r@'%'", "GRANT ALL ON *.* TO r@'%'")
-        how = "SOURCE_USER = 'r', SOURCE_AUTO_POSITION = 1, GET_SOURCE_PUBLIC_KEY = 1"
-        of = f"SOURCE_HOST = '127.0.0.1', SOURCE_PORT = {one.port}"
-        run(replica, f"CHANGE REPLICATION SOURCE TO {of}, {how}", "START REPLICA")
-    else:
-        how = "MASTER_USER = 'root', MASTER_USE_GTID = slave_pos"
-        of = f"MASTER_HOST = '127.0.0.1', MASTER_PORT = {one.port}"
-        run(replica, f"CHANGE MASTER TO {of}, {how}", "START SLAVE")
-
-
 async def follows(source: MysqlSource, story: Story, *, gaps: int) -> None:
     """Read until so many gaps were said; again where the server ends the stream, as a service."""
     while story.said.count(("gap", "")) < gaps:
         with suppress(SourceUnavailableError):
             await follow(source, story, lambda s: s.said.count(("gap", "")) == gaps)
-
-
-def copy_disk(server: SqlServer, to: Path) -> None:
-    """Copy the data of a server, which is stopped for it and started again."""
-    server.process.stop()
-    shutil.rmtree(to, ignore_errors=True)
-    subprocess.run(["cp", "--archive", str(server.data), str(to)], check=True)
-    server.restart()
-
-
-def restore_disk(server: SqlServer, copy: Path) -> None:
-    server.process.stop()
-    shutil.rmtree(server.data)
-    subprocess.run(["cp", "--archive", str(copy), str(server.data)], check=True)
-    server.restart()
 
 
 async def test_a_reset_is_told_where_no_row_was_read_yet(start: Start, kind: str) -> None:
@@ -221,8 +176,7 @@ async def test_a_replica_takes_the_place_of_a_server(start: Start, kind: str, be
         run(db, "COMMIT")
         story = await stands(one, start=begins)
         again = Story(story.position)
-        end = end_of(db)
-        wait_until(lambda: told(story.place.flavour, end_of(replica)).purged(end) is None)
+        wait_for_replica(db, replica)
         one.kill()
         run(replica, "STOP REPLICA" if kind == "mysql" else "STOP SLAVE")
         # Its binlogs are others, from the first restart on.
@@ -356,58 +310,6 @@ async def test_a_domain_that_was_deleted_lost_nothing(start: Start, kind: str) -
             insert(db, number)
             assert await goes_on(server, story) == [str(number)]
             run(db, "FLUSH BINARY LOGS")
-
-
-@pytest.mark.slow
-async def test_any_history_of_a_server_is_told_whole_or_with_a_gap(
-    start: Start, kind: str, tmp_path: Path
-) -> None:
-    """Resets, older disks, rotation and purges while nobody reads, at random: every row that was
-    committed since comes, or a gap; and a gap comes only where one of them was."""
-    random = Random(seed_of("any_history"))
-    server, copy, number, copied = start(), tmp_path / "copy", 0, False
-    with server.connect() as db:
-        table_in(db)
-    source = source_of(server, on_position_lost="gap", start=random.choice(["now", "beginning"]))
-    story = await caught_up(server, source)
-    for _ in range(cases(24)):
-        committed, harmful, acts = list[str](), False, list[str]()
-        for _ in range(random.randint(1, 4)):
-            act = random.choice(["rows", "rows", "rotate", "purge", "reset", "copy", "restore"])
-            acts.append(act)
-            with server.connect() as db:
-                match act:
-                    case "rows":
-                        new = [number + one for one in range(1, random.randint(2, 6))]
-                        number += len(new)
-                        insert(db, *new)
-                        committed += map(str, new)
-                    case "rotate":
-                        run(db, "FLUSH BINARY LOGS")
-                    case "purge":
-                        harmful |= len(binlogs(db)) > 1
-                        purge(db)
-                    case "reset":
-                        reset(db, kind)
-                        committed, harmful = [], True
-                    case "copy":
-                        copied = True
-                    case "restore":
-                        next_second(db)
-                    case _:
-                        raise AssertionError(act)
-            if act == "copy" and not harmful:
-                copy_disk(server, copy)
-            elif act == "restore" and copied and copy.exists():
-                restore_disk(server, copy)
-                committed, harmful = [], True
-        print(acts, "harmful" if harmful else "", committed)
-        rows, said = len(story.changes), len(story.said)
-        await caught_up(server, source, story)
-        told_now = [change.document_id for change in story.changes[rows:]]
-        gap = ("gap", "") in story.said[said:]
-        assert gap or told_now == committed, "lost in silence"
-        assert harmful or not gap, "nothing was lost"
 
 
 def test_a_position_is_behind_what_a_server_has_more() -> None:
