@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.trigger.lineage import Place, Shard, begin, from_horizon, go_on, has_ended
+from penstock.trigger.windows import Window
 
 HORIZON, LATEST = Place("TRIM_HORIZON"), Place("LATEST")
 A = Shard("a", "gone", "1", is_closed=True)
@@ -88,15 +89,50 @@ def test_another_child_than_followed_when_the_end_was_read_is_another_historys()
     assert go_on([B, C], {"b": done}).missing == ()
     assert go_on([B, C, D], {"b": done}).missing == ()
     assert go_on([B, D], {"b": done}).missing == ("c",)
-    assert go_on([B, D], {"b": done, "c": after("21", done=True)}).missing == ()
+    assert go_on([B, D], {"b": done, "c": after("21", done=True)}).missing == ("c",)
     assert go_on([B, D], {"b": done, "c": after("21")}).missing == ("c",)
 
 
 def test_going_on_from_the_horizon_reads_a_parent_again_that_ended_in_another_history() -> None:
     done = after("19", done=True, children=("c",))
-    for places in ({"b": done}, {"b": done, "c": after("21")}):
+    for places in (
+        {"b": done},
+        {"b": done, "c": after("21")},
+        {"b": done, "c": after("21", done=True)},
+        {"b": done, "c": after("29", done=True, children=("e",)), "e": after("41")},
+        {"b": done, "c": after("29", done=True, children=("e",)), "e": after("41", done=True)},
+    ):
         plan = from_horizon([B, D], go_on([B, D], places))
         assert (plan.places, plan.missing) == ({"b": HORIZON}, ())
+        assert go_on([B, D], plan.places) == plan
+
+
+def test_nothing_follows_a_shard_that_ended_in_another_history_before_its_readers_are_done() -> (
+    None
+):
+    """A reader whose shard is gone puts its place a last time, and it may have a window to end."""
+    done = after("19", done=True, children=("c",))
+    between = after("29", done=True, children=("e",))
+    window = Place("AFTER_SEQUENCE_NUMBER", "41", window=Window(start=0, seconds=10))
+    for places, running in (
+        ({"b": done, "c": after("21")}, ["c"]),
+        ({"b": done, "c": between, "e": after("41")}, ["e"]),
+        ({"b": done, "c": between, "e": window}, ["e"]),
+    ):
+        assert go_on([B, D], places, running=running) == (places, ())
+    places = {"b": done, "c": between, "e": window}
+    assert from_horizon([B, D], go_on([B, D], places)) == (places, ())
+
+
+def test_going_on_from_the_horizon_forgets_a_parent_whose_child_was_lost_with_it() -> None:
+    """The child was known, and retention took both before it was begun."""
+    done = after("19", done=True, children=("c",))
+    listed = [Shard("d", "c", "30", is_closed=False)]
+    plan = go_on(listed, {"b": done})
+    assert plan.missing == ("c",)
+    plan = from_horizon(listed, plan)
+    assert (plan.places, plan.missing) == ({"d": HORIZON}, ())
+    assert go_on(listed, plan.places) == plan
 
 
 def test_a_stream_has_ended_when_all_that_is_listed_is_done() -> None:

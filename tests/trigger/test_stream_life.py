@@ -21,7 +21,9 @@ from penstock.errors import (
 )
 from penstock.serve.dynamodb.names import read_sequence_number
 from penstock.store.shards import ShardLimits
+from penstock.trigger import mapping
 from penstock.trigger.mapping import run_trigger
+from penstock.trigger.streams import Described, Streams
 from tests.serve.dynamodb.support import Served, served
 from tests.store.support import SetClock
 from tests.trigger.support import Calls, configured, put, running
@@ -168,6 +170,29 @@ async def test_a_shard_that_ended_otherwise_than_in_a_store_that_was_lost_is_tol
         async with running(horizon) as trigger:
             await trigger.until(lambda: calls.items()[-1:] == ["k=3"])
         assert calls.items()[2:] == ["k=0", "k=2", "k=3"]
+
+
+async def test_a_shard_that_ends_while_the_stream_is_looked_at_has_lost_nothing(
+    rolling: Served, calls: Calls, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its children are newer than the description that is then gone by."""
+    table = rolling.table()
+    put(table, ["k=0"])
+    real, looks = Streams.describe, list[asyncio.Task[Any] | None]()
+
+    async def describe(streams: Streams, stream: str) -> Described:
+        described = await real(streams, stream)
+        looks.append(asyncio.current_task())
+        if looks.count(looks[0]) == 2 and looks[-1] is looks[0]:
+            put(table, ["k=1"])
+            await until(lambda: '"children"' in kept(tmp_path))
+        return described
+
+    monkeypatch.setattr(Streams, "describe", describe)
+    monkeypatch.setattr(mapping, "LOOK_SECONDS", 0)
+    config = configured(rolling, tmp_path, table=table.name)
+    async with running(config) as trigger:
+        await trigger.until(lambda: calls.items() == ["k=0", "k=1"])
 
 
 async def test_horizon_goes_on_when_the_shard_under_way_is_gone(

@@ -6,7 +6,7 @@ from collections import Counter, deque
 import structlog
 
 from penstock.client.retry import Backoff, Retry
-from penstock.clocks import SystemClock, Trust
+from penstock.clocks import Trust
 from penstock.trigger.batches import InvalidAnswerError, Piece, after_failure, first_failed, too_old
 from penstock.trigger.config import TriggerConfig
 from penstock.trigger.destinations import Deliver, UndeliveredError
@@ -35,12 +35,14 @@ class Handler:
         arn: str,
         stop: asyncio.Event,
         counts: Counter[str],
+        trust: Trust,
     ) -> None:
-        """`deliver` None: what is given up is discarded, and that is logged as an error."""
+        """`deliver` None: what is given up is discarded, and that is logged as an error. `trust` is
+        that of the clock since the trigger began."""
         self._config, self._environments, self._deliver = config, environments, deliver
         self._stream, self._arn = stream, arn
         self._stop, self._counts = stop, counts
-        self._trust = Trust(SystemClock())
+        self._trust = trust
         self._retry = Retry(
             initial_seconds=config.retry_delay, max_seconds=config.retry_delay_max, max_retries=0
         )

@@ -1,6 +1,6 @@
 """Which shards may be read, and from where: parents before children, and nothing passed. Pure."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Literal, NamedTuple
 
 from msgspec import Struct
@@ -75,17 +75,31 @@ def go_on(
     retention was faster. Only where nothing of its parent was ever read does it begin as the parent
     did. Missing is an unfinished shard that is not listed (one that is `running` hears of it by
     itself), a child that was known and is neither, and one whose parent is neither listed nor
-    known: the parent came and went unseen.
+    known: the parent came and went unseen. So is all that follows a shard whose end another history
+    has replaced, once its readers are done; until then nothing else that follows it is begun.
+
+    `places` may not be newer than `shards`: a child that was known by then is listed, or gone.
     """
-    listed = {shard.id for shard in shards}
+    listed, under_way = {shard.id for shard in shards}, set(running)
     planned = dict(places)
     missing = [
         shard
         for shard, place in places.items()
-        if not place.done and shard not in listed and shard not in set(running)
+        if not place.done and shard not in listed and shard not in under_way
     ]
-    for place in places.values():
-        missing += [one for one in place.children if one not in listed and one not in places]
+    # Retention takes parents before their children, so it never leaves a parent without any.
+    replaced = {
+        shard
+        for shard, place in places.items()
+        if place.children and shard in listed and listed.isdisjoint(place.children)
+    }
+    for name, place in places.items():
+        if name not in replaced:
+            missing += [one for one in place.children if one not in listed and one not in places]
+            continue
+        gone = _gone_after(name, places, listed)
+        if not any(one in under_way or _has_window(places.get(one)) for one in gone):
+            missing += gone
     for shard in shards:
         if shard.id in places:
             continue
@@ -94,7 +108,7 @@ def go_on(
             planned[shard.id] = at_start
         elif shard.parent in places:
             parent = places[shard.parent]
-            if parent.done:
+            if parent.done and shard.parent not in replaced:
                 is_untouched = parent.kind in {"TRIM_HORIZON", "AT_TIMESTAMP"}
                 planned[shard.id] = Place(parent.kind, parent.value) if is_untouched else at_start
         elif shard.parent not in listed:
@@ -109,26 +123,42 @@ def go_on(
     kept = {
         shard: place
         for shard, place in planned.items()
-        if not place.done or shard in listed or shard not in followed
+        if replaced or not place.done or shard in listed or shard not in followed
     }
     return Plan(kept, tuple(dict.fromkeys(missing)))
 
 
+def _gone_after(shard: str, places: Mapping[str, Place], listed: Collection[str]) -> list[str]:
+    """The shards that followed one, and those that followed them, as far as they are known and not
+    listed."""
+    gone, ahead = list[str](), [shard]
+    while ahead:
+        place = places.get(ahead.pop())
+        if place is not None:
+            children = [one for one in place.children if one not in listed]
+            gone += children
+            ahead += children
+    return gone
+
+
+def _has_window(place: Place | None) -> bool:
+    return place is not None and place.window is not None
+
+
 def from_horizon(shards: Sequence[Shard], plan: Plan) -> Plan:
     """The plan without what is missing: its children begin with the oldest record that is left.
-    Where its parent is there still, that ended otherwise in another history, and begins so instead.
+    Where its parent is there still, that ended otherwise in another history, and begins so instead;
+    a parent that is gone too is forgotten.
 
     A shard whose window is open stays, for its end is still to be told; its children wait for it.
     """
-    ending = {shard for shard, place in plan.places.items() if place.window is not None}
+    ending = {shard for shard, place in plan.places.items() if _has_window(place)}
     lost = set(plan.missing) - ending
     listed = {shard.id for shard in shards}
-    again = {
-        shard
-        for shard, place in plan.places.items()
-        if shard in listed and not lost.isdisjoint(place.children)
-    }
-    places = {shard: place for shard, place in plan.places.items() if shard not in lost}
+    bereft = {shard for shard, place in plan.places.items() if not lost.isdisjoint(place.children)}
+    again = bereft & listed
+    forgotten = lost | (bereft - listed)
+    places = {shard: place for shard, place in plan.places.items() if shard not in forgotten}
     for shard in shards:
         if shard.id in again or (shard.parent in lost and shard.id not in places):
             places[shard.id] = Place("TRIM_HORIZON")

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import structlog
 
+from penstock.clocks import SystemClock, Trust
 from penstock.errors import (
     ConfigError,
     TriggerStreamChangedError,
@@ -101,6 +102,7 @@ class _Trigger:
         self._environments: Environments | None = None
         self._deliver: Deliver | None = None
         self.counts: Counter[str] = Counter()
+        self._trust = Trust(SystemClock())
 
     async def heed(self) -> None:
         """Pass on that the trigger is to stop."""
@@ -130,7 +132,7 @@ class _Trigger:
         return kept
 
     async def prepare(self, stack: AsyncExitStack, stream: str, lock: int) -> None:
-        """Load the function, and open the destination."""
+        """Open the destination, and load the function."""
         config = self._config
         processes = partial(
             Environments,
@@ -139,9 +141,6 @@ class _Trigger:
             timeout_seconds=config.timeout,
             lock=lock,
             stop=self._abort,
-        )
-        self._environments = await stack.enter_async_context(
-            processes(config.function, count_max=config.environments_max)
         )
         kind, _, target = (config.on_failure or DISCARD).partition(":")
         match kind:
@@ -164,6 +163,9 @@ class _Trigger:
                 self._deliver = BY_SERVICE[resource.service](client, resource)
             case _:
                 self._deliver = None
+        self._environments = await stack.enter_async_context(
+            processes(config.function, count_max=config.environments_max)
+        )
 
     async def run(self, stream: str) -> None:
         """Read the stream, and with on_stream_end = follow those of the table that come after."""
@@ -208,9 +210,12 @@ class _Trigger:
         stopping = asyncio.create_task(self._abort.wait())
         try:
             while not self._abort.is_set():
+                # A shard's reader may end meanwhile, with children that a description from before
+                # does not have: they would be taken for missing.
+                places = dict(self._checkpoints.places)
                 described = await self._streams.describe(stream)
                 self._refuse_impossible(stream, described.view)
-                await self._plan(stream, described, running)
+                await self._plan(stream, described, places, running)
                 is_handled = has_ended(described.shards, self._checkpoints.places)
                 if not running and not described.is_enabled and is_handled:
                     return described
@@ -229,16 +234,20 @@ class _Trigger:
         return None
 
     async def _plan(
-        self, stream: str, described: Described, running: dict[str, asyncio.Task[None]]
+        self,
+        stream: str,
+        described: Described,
+        places: dict[str, Place],
+        running: dict[str, asyncio.Task[None]],
     ) -> None:
-        """Begin what may be begun, once that is durable."""
+        """Begin what may be begun, once that is durable; `places` are those before `described`."""
         checkpoints = self._checkpoints
         shards = described.shards
         if checkpoints.stream is None:
             plan = begin(shards, _start(self._config))
         else:
             # Without places it is a stream that follows another: all of it is to be handled.
-            plan = go_on(shards, checkpoints.places, running=running)
+            plan = go_on(shards, places, running=running)
         if plan.missing:
             plan = self._without_missing(described, plan)
         if not plan.places:
@@ -304,6 +313,7 @@ class _Trigger:
             arn=function_arn(stream, self._config.name),
             stop=self._abort,
             counts=self.counts,
+            trust=self._trust,
         )
         return ShardReader(
             shard,

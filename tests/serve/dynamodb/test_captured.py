@@ -632,6 +632,9 @@ def test_iterators_begin_where_their_type_says(tmp_path: Path) -> None:
         request = {"StreamArn": arn, "ShardId": shard, "ShardIteratorType": "AT_SEQUENCE_NUMBER"}
         name, text = service.refused("GetShardIterator", SequenceNumber=beyond, **request)
         assert (name, "not in the shard's range" in text) == ("ValidationException", True)
+        for number in ("9" * 40, "9" * 30 + "0" * 9 + "5"):  # places beyond 64 bits
+            name, _ = service.refused("GetShardIterator", SequenceNumber=number, **request)
+            assert name == "ValidationException"
 
 
 def test_a_page_looks_at_so_much_of_the_log_and_goes_on(tmp_path: Path) -> None:

@@ -94,7 +94,7 @@ def check_of(life: str) -> int | None:
 
 def read_sequence_number(given: str) -> Number:
     """The sequence of a record, and `check_of` it."""
-    return read_number(given, unproven=_UNPROVEN)
+    return read_number(given, unproven=_UNPROVEN, places=1 << 63)
 
 
 def shard_id(stream: Stream, shard: Shard) -> str:

@@ -42,12 +42,15 @@ def ends_with(place: int) -> str:
     return str(_BASE + place * _PROOFS + _LAST)
 
 
-def read_number(given: str, *, unproven: int) -> Number:
-    """What one of those above wrote, or was written with `unproven` added to the place."""
+def read_number(given: str, *, unproven: int, places: int) -> Number:
+    """What one of those above wrote, or was written with `unproven` added to the place. A place is
+    below `places`: no stream has so many."""
     number = int(given)
     if number < _BASE:
         return Number(number - unproven, None)
     place, proof = divmod(number - _BASE, _PROOFS)
-    if proof > _CHECKS:
-        return Number(place if proof == _LAST else -1, None)
+    if place >= places or _CHECKS < proof < _LAST:
+        return Number(-1, None)
+    if proof == _LAST:
+        return Number(place, None)
     return Number(place, proof - 1 if proof else None)

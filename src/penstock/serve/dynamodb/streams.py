@@ -109,7 +109,8 @@ def get_shard_iterator(endpoint: Endpoint, request: dict[str, Any]) -> dict[str,
                 after = max(view.before_time(stream, time_ms), _start(stream, shard))
             case "AT_SEQUENCE_NUMBER" | "AFTER_SEQUENCE_NUMBER":
                 at, proof = read_sequence_number(request["SequenceNumber"])
-                if at >= shard.first and proof not in {None, check_of(view.life(at))}:
+                is_proven = proof is None or at < shard.first or check_of(view.life(at)) == proof
+                if not is_proven:
                     raise trimmed()  # the store was restored, and another wrote what stands there
                 _refuse_sequence(view, shard, at)
                 after = at if kind.startswith("AFTER") else at - 1

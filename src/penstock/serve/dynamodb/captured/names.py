@@ -69,7 +69,7 @@ def is_table_name(table: str) -> bool:
 
 def read_sequence_number(given: str) -> Number:
     """A record's place (`place_of`), and the check that the log has there."""
-    return read_number(given, unproven=_UNPROVEN)
+    return read_number(given, unproven=_UNPROVEN, places=place_of((1 << 63) + 1))
 
 
 def place_of(sequence: int, part: int = LAST) -> int:
