@@ -209,7 +209,7 @@ class Histories:
             await self._read(lambda story: self._server.is_quiet(story.position or ""))
 
     def _draw(self) -> str:
-        """Each comes as often as another, and every one in a short run."""
+        """Each comes as often as another; a short run has some, a long one all of them."""
         if not self._deck:
             self._deck = [*self._server.acts, *["write"] * (len(self._server.acts) // 2)]
             self._random.shuffle(self._deck)

@@ -45,16 +45,21 @@ class Deployment(Struct, frozen=True, kw_only=True):
 
 
 def connect(
-    source: str, config: MongoSourceConfig, listeners: Sequence[ServerHeartbeatListener] = ()
+    source: str,
+    config: MongoSourceConfig,
+    listeners: Sequence[ServerHeartbeatListener] = (),
+    *,
+    known: Sequence[str] = (),
 ) -> Client:
-    """A client; it connects at its first use, and belongs to the event loop of that use.
+    """A client; it connects at its first use, and belongs to the event loop of that use. `known`
+    are members of the set, besides those that the configuration names, each as host:port.
 
     Raises ConfigError for a connection string that is none, and SourceUnavailableError for files
     of TLS that cannot be used now: they are renewed.
     """
     try:
         return AsyncMongoClient(
-            config.uri.get_secret_value(),
+            [config.uri.get_secret_value(), *known],
             appname="penstock",
             event_listeners=listeners,
             serverSelectionTimeoutMS=int(config.deadline_seconds * 1000),
@@ -75,6 +80,14 @@ def connect(
             f"{source}: the connection string is not usable ({type(error).__name__}). Nothing was "
             f"started. Correct `uri`; a special character in the password is written as %XX."
         ) from None
+
+
+def members_of(client: Client) -> list[str]:
+    """The members of a replica set that a client has heard of, each as host:port."""
+    seen = client.topology_description
+    if not seen.topology_type_name.startswith("ReplicaSet"):
+        return []
+    return sorted(f"{host}:{port}" for host, port in seen.server_descriptions() if port)
 
 
 async def describe(client: Client) -> Deployment:

@@ -7,7 +7,7 @@ from bson import Timestamp
 from pymongo import ReadPreference
 from pymongo.errors import OperationFailure
 
-from penstock.errors import ConfigError, RequestError
+from penstock.errors import ConfigError, RequestError, SourceUnavailableError
 from penstock.event import ClusterTime
 from penstock.mongo_causes import UNAUTHORIZED
 from penstock.sources.mongodb.deployment import Client
@@ -47,7 +47,7 @@ async def committed_entry(client: Client) -> OplogEntry | None:
     return None if found is None else (found["ts"].time, found["ts"].inc, int(found["t"]))
 
 
-async def is_of_another_history(client: Client, known: MongoPosition) -> bool:
+async def is_of_another_history(source: str, client: Client, known: MongoPosition) -> bool:
     """Whether the primary's oplog lacks an entry that was there when `known` was written: the one
     that is kept with it, or that of its event (record 0039).
 
@@ -55,6 +55,9 @@ async def is_of_another_history(client: Client, known: MongoPosition) -> bool:
     with moments of its own history. A moment between two events is any time to it: also to one
     whose disk is older than the moment, and that has written other things since. False where we may
     not look, and where the oplog begins after those entries: then the stream tells what is lost.
+
+    Raises SourceUnavailableError where the entry is missing and no later one has a majority: so it
+    is of a primary that was cut off from its set, until that one finds out.
     """
     # A set's first entry has no term, of which `hello` says -1: mongo/src/mongo/db/repl/optime.h.
     kept = [] if known.entry is None else [(Timestamp(*known.entry[:2]), known.entry[2])]
@@ -63,15 +66,23 @@ async def is_of_another_history(client: Client, known: MongoPosition) -> bool:
     oplog = client["local"].get_collection("oplog.rs", read_preference=ReadPreference.PRIMARY)
     try:
         for at, term in (*kept, *of_event):
-            oldest = await oplog.find_one({}, {"ts": 1}, sort=[("$natural", 1)])
             # From a time on, the server finds an entry without a look at those before.
             found = await oplog.find_one(
                 {"ts": {"$gte": at}}, {"ts": 1, "t": 1}, sort=[("$natural", 1)]
             )
+            # Behind it: what is removed in between is not taken for missing.
+            oldest = await oplog.find_one({}, {"ts": 1}, sort=[("$natural", 1)])
             if oldest is None or oldest["ts"] > at:
                 continue
             if found is None or found["ts"] != at or term not in {None, found.get("t", -1)}:
-                return True
+                committed = await committed_entry(client)
+                if committed is not None and Timestamp(*committed[:2]) > at:
+                    return True
+                raise SourceUnavailableError(
+                    f"{source}: the primary lacks an entry that was captured, and has none of a "
+                    f"majority behind it: it may be cut off from its set. Nothing was skipped; "
+                    f"capture asks again."
+                )
     except OperationFailure as error:
         if error.code not in _UNKNOWN:
             raise

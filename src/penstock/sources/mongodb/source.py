@@ -37,6 +37,7 @@ from penstock.sources.mongodb.deployment import (
     Deployment,
     connect,
     describe,
+    members_of,
     obstacle,
 )
 from penstock.sources.mongodb.failures import (
@@ -119,7 +120,9 @@ class MongoSource:
             async with asyncio.timeout(3 * self._patience.seconds):
                 deployment = await self._identified(client, known)
                 await require_before_images(client, self.name, self.config)
-                another = known is not None and await is_of_another_history(client, known)
+                another = known is not None and await is_of_another_history(
+                    self.name, client, known
+                )
             if known is not None and another:
                 stood = known
                 said, known = await self._after_loss(client, deployment, stood, ANOTHER_HISTORY)
@@ -363,7 +366,8 @@ class MongoSource:
         self._files, self._finds_none = files, False
         heartbeats = Heartbeats()
         try:
-            renewed = connect(self.name, self.config, [heartbeats])
+            members = members_of(client)
+            renewed = connect(self.name, self.config, [heartbeats], known=members)
         except SourceUnavailableError as error:
             logger.warning("files of TLS are not taken over", source=self.name, why=str(error))
             return client
