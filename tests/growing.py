@@ -35,25 +35,27 @@ class Growth:
         """Of what was counted, before the last third and in it."""
         self._ended: list[float] = []
         self._held: list[int] = []
+        self._is_long = batches > 2 * TIMED
 
     def note(self, counted: Mapping[str, int]) -> None:
         """A batch was applied, and this is there now."""
         most = self._most[len(self._ended) >= self._settled]
         most |= Counter(counted)
         self._ended.append(time.perf_counter())
-        if len(self._ended) in {self._settled, self._batches - 1}:
+        if self._is_long and len(self._ended) in {self._settled, self._batches - 1}:
             gc.collect()
             self._held.append(tracemalloc.get_traced_memory()[0])
 
     def check(self) -> None:
-        """In the last third nothing is more than it ever was before, the process holds no more at
-        its end than at its beginning, and, of many batches, the last took no longer."""
+        """In the last third nothing is more than it ever was before, and, of many batches, the
+        process holds no more at the end of it than at its beginning, and the last took no longer.
+        """
         assert len(self._ended) == self._batches
         most, later = self._most
         assert not later - most, f"{dict(later)} instead of {dict(most)}"
-        before, after = self._held
-        assert after - before < HELD_BYTES_MAX, f"{after - before} bytes more are held"
-        if self._batches > 2 * TIMED:
+        if self._is_long:
+            before, after = self._held
+            assert after - before < HELD_BYTES_MAX, f"{after - before} bytes more are held"
             took = [after - before for before, after in pairwise(self._ended)]
             first, last = median(took[:TIMED]), median(took[-TIMED:])
             assert last < SLOWER_MAX * first, f"{last} instead of {first} seconds a batch"

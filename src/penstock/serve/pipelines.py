@@ -189,7 +189,8 @@ class PipelineBook:
         """How the pipelines are of whose sources `scope` shows something; by name."""
         with self._lock:
             records = [one for one in self._records.values() if _shown(one, scope)]
-        bounds, now = self._reader.bounds_now(), self._wall_ms()
+            now = self._wall_ms()
+        bounds = self._reader.bounds_now()
         kept_bytes = self._log_bytes()
         return [
             self._status(one, bounds, now, kept_bytes)
