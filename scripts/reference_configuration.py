@@ -20,7 +20,7 @@ from pydantic.fields import FieldInfo
 
 from penstock.cli.config import Settings, config_class
 from penstock.config import Bytes, Seconds
-from penstock.doors import SOURCES, behind
+from penstock.doors import SOURCES, find, names
 from penstock.errors import PenstockError
 from penstock.serve.access import TlsConfig
 from penstock.serve.captures.config import CapturesConfig, GraphqlConfig
@@ -83,7 +83,9 @@ def sections() -> Iterator[tuple[str, type[BaseModel]]]:
                 yield "serve.zero.sources.NAME", ZeroSourceConfig
                 yield "serve.zero.clients], [serve.zero.mutations", ZeroSystemTableConfig
         elif name == "sources":
-            for type_, point in sorted(behind(SOURCES).items()):
+            for type_ in names(SOURCES):
+                point = find(SOURCES, type_)
+                assert point is not None
                 source = config_class(point.load())
                 yield f'sources.NAME] type = "{type_}"', source
                 for part, nested in get_type_hints(source).items():

@@ -5,9 +5,9 @@ and the name, so the core names none. Nothing behind a door is imported before i
 
 | group                   | the object                                                             |
 |-------------------------|------------------------------------------------------------------------|
-| `penstock.sources`      | a class, as `ports.Source` says; the type of `[sources.NAME]`          |
+| `penstock.sources`      | a class, as `ports.ChangeSource` says; the type of `[sources.NAME]`    |
 | `penstock.commands`     | a function or a `typer.Typer`: `penstock NAME`                         |
-| `penstock.destinations` | a `spark.destination.Destination`; what a pipeline's `to` says         |
+| `penstock.destinations` | a `spark.destinations.Destination`; what a pipeline's `to` says        |
 
 How to write one: docs/how-to/extend.md.
 """
@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from types import MappingProxyType
-from typing import Final
+from typing import Any, Final
 
 from penstock.errors import ConfigError
 
@@ -25,24 +25,53 @@ COMMANDS: Final = "penstock.commands"
 DESTINATIONS: Final = "penstock.destinations"
 
 
-@cache
-def behind(group: str) -> Mapping[str, EntryPoint]:
-    """What the packages have behind a door that were installed when it was first asked, by name;
-    nothing of it is imported.
+def names(group: str) -> list[str]:
+    """Of all that is behind a door."""
+    return sorted(_behind(group))
 
-    Raises ConfigError where two packages give one name.
+
+def find(group: str, name: str) -> EntryPoint | None:
+    """What has the name behind a door, not imported; None where nothing has.
+
+    Raises ConfigError where two packages bring it.
     """
-    found: dict[str, EntryPoint] = {}
+    found = _behind(group).get(name, ())
+    if len(found) > 1:
+        raise ConfigError(
+            f"the installed packages {' and '.join(sorted(map(_package, found)))} bring "
+            f"{name!r} in {group}, and only one can have the name. Nothing was started. Uninstall "
+            f"the others."
+        )
+    return found[0] if found else None
+
+
+def load(point: EntryPoint) -> Any:
+    """The object. Raises ImportError, for whoever knows what to install, and ConfigError where the
+    package fails in another way."""
+    try:
+        return point.load()
+    except ImportError:
+        raise
+    except Exception as error:
+        raise unusable(point, error) from error
+
+
+def unusable(point: EntryPoint, error: Exception) -> ConfigError:
+    """Why what is behind a door cannot be used."""
+    return ConfigError(
+        f"{point.name!r} of the package {_package(point)} ({point.group}) cannot be loaded "
+        f"({type(error).__name__}: {error}). Nothing was started. Install the package again, or "
+        f"uninstall it."
+    )
+
+
+@cache
+def _behind(group: str) -> Mapping[str, tuple[EntryPoint, ...]]:
+    """As installed when it is first asked: to look costs milliseconds."""
+    found: dict[str, dict[str, EntryPoint]] = {}
     for point in entry_points(group=group):
-        other = found.setdefault(point.name, point)
-        if other.value != point.value:
-            one, two = sorted((_package(other), _package(point)))
-            raise ConfigError(
-                f"the installed packages {one} and {two} both bring {point.name!r} in "
-                f"{group}, and only one can have the name. Nothing was started. Uninstall one of "
-                f"them."
-            )
-    return MappingProxyType(found)
+        found.setdefault(point.name, {})[point.value] = point
+    return MappingProxyType({name: tuple(points.values()) for name, points in found.items()})
 
 
 def _package(point: EntryPoint) -> str:

@@ -66,7 +66,8 @@ def test_a_source_a_destination_and_a_command_of_a_package_work_as_ours_do(
     package: Path, tmp_path: Path
 ) -> None:
     lines = "".join(re.findall(r"```console\n(.*?)```", PAGE.read_text(), re.DOTALL)).splitlines()
-    commands = [shlex.split(one.removeprefix("$ penstock ")) for one in lines[1:]]
+    begun = "$ penstock "
+    commands = [shlex.split(one.removeprefix(begun)) for one in lines if one.startswith(begun)]
     check, run, pipeline, batches = commands
     assert run == ["run"]
     sales = tmp_path / "shop" / "sales.jsonl"
@@ -101,19 +102,27 @@ def entry_points(folder: Path, package: str, text: str) -> None:
 
 
 @pytest.mark.slow
-def test_a_command_that_cannot_be_loaded_stops_no_other(tmp_path: Path) -> None:
-    entry_points(tmp_path, "acme", "[penstock.commands]\nacme = acme_missing:command\n")
+@pytest.mark.parametrize("module", [None, "raise RuntimeError", "command = 5"])
+def test_a_command_that_cannot_be_loaded_stops_no_other(tmp_path: Path, module: str | None) -> None:
+    entry_points(tmp_path, "acme", "[penstock.commands]\nacme = acme_module:command\n")
+    if module is not None:
+        (tmp_path / "acme_module.py").write_text(module)
     helped = ran(tmp_path, tmp_path, "--help")
     assert (helped.returncode, "acme" in helped.stdout) == (0, True), helped.stderr
-    done = ran(tmp_path, tmp_path, "acme")
+    done = ran(tmp_path, tmp_path, "acme", "folder", "--option")
     assert done.returncode == 2
-    assert "the command acme of the package acme cannot be loaded" in done.stderr
+    assert "'acme' of the package acme (penstock.commands) cannot be loaded" in done.stderr
     assert "Traceback" not in done.stderr
 
 
 @pytest.mark.slow
-def test_a_destination_that_cannot_be_loaded_is_told_with_its_setting(tmp_path: Path) -> None:
-    entry_points(tmp_path, "acme", "[penstock.destinations]\nacme = acme_missing:FILES\n")
+@pytest.mark.parametrize("module", [None, "raise RuntimeError", "FILES = 5"])
+def test_a_destination_that_cannot_be_loaded_is_told_with_its_setting(
+    tmp_path: Path, module: str | None
+) -> None:
+    entry_points(tmp_path, "acme", "[penstock.destinations]\nacme = acme_module:FILES\n")
+    if module is not None:
+        (tmp_path / "acme_module.py").write_text(module)
     (tmp_path / "penstock.toml").write_text(
         '[log]\npath = "log"\n[sources.shop]\ntype = "script"\n'
         '[pipelines.p]\nsource = "shop"\nto = "acme"\n'
@@ -121,7 +130,7 @@ def test_a_destination_that_cannot_be_loaded_is_told_with_its_setting(tmp_path: 
     done = ran(tmp_path, tmp_path, "config", "check")
     assert done.returncode == 2
     assert "pipelines.p.to" in done.stderr
-    assert "acme_missing" in done.stderr
+    assert "'acme' of the package acme (penstock.destinations) cannot be loaded" in done.stderr
 
 
 @pytest.mark.slow
@@ -130,4 +139,8 @@ def test_two_packages_with_one_name_are_told_apart(tmp_path: Path) -> None:
         entry_points(tmp_path, package, f"[penstock.commands]\nthing = {package}:command\n")
     done = ran(tmp_path, tmp_path, "thing")
     assert done.returncode == 2
-    assert "the installed packages acme and emca both bring 'thing'" in done.stderr
+    assert "the installed packages acme and emca bring 'thing'" in done.stderr
+    others = ran(tmp_path, tmp_path, "pipeline", "--help")
+    assert others.returncode == 0, others.stderr
+    meant = ran(tmp_path, tmp_path, "pipelin")
+    assert "Did you mean 'pipeline'" in meant.stderr

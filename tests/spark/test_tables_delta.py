@@ -362,7 +362,7 @@ def test_tidying_that_fails_is_said_and_stops_nobody(
 
 
 def test_a_target_that_does_not_exist_is_refused_by_naming_what_does() -> None:
-    with pytest.raises(ValueError, match=r"cannot go to 'moon'; what exists is: 'table', 'a"):
+    with pytest.raises(ValueError, match=r"cannot go to 'moon'; what exists is: 'audit', 'c"):
         config_class("moon")
 
 

@@ -28,6 +28,7 @@ from typing import (
 from msgspec import Struct
 from pydantic import BaseModel, ValidationError
 
+from penstock import doors
 from penstock.archive.config import ArchiveConfig
 from penstock.capture.config import CaptureConfig
 from penstock.checkpoints import CheckpointConfig
@@ -37,7 +38,6 @@ from penstock.cli.places import beside, clash, secret_in
 from penstock.cli.processes_config import ProcessesConfig
 from penstock.cli.spark_settings import spark_settings
 from penstock.config import Config
-from penstock.doors import SOURCES, behind
 from penstock.errors import ConfigError
 from penstock.log.config import LogConfig
 from penstock.ports import ChangeSource
@@ -455,22 +455,23 @@ def _tables(
 
 
 def _source(path: Path, name: str, table: dict[str, Any]) -> SourceSettings:
-    known = behind(SOURCES)
+    known = doors.names(doors.SOURCES)
     kind = table.get("type")
-    if not isinstance(kind, str) or kind not in known:
+    point = doors.find(doors.SOURCES, kind) if isinstance(kind, str) else None
+    if point is None:
         hint = _OTHER_NAMES.get(str(kind).lower()) or near(str(kind), known, cutoff=0.7)
         raise ConfigError(
-            f"{path}: sources.{name}.type must be one of {', '.join(sorted(known))}{hint}. "
+            f"{path}: sources.{name}.type must be one of {', '.join(known)}{hint}. "
             f"Nothing was started."
         )
     try:
-        adapter = known[kind].load()
+        adapter = doors.load(point)
     except ImportError as error:
-        raise missing_extra(f"{path}: sources.{name} (type {kind})", kind, error) from error
+        raise missing_extra(f"{path}: sources.{name} (type {kind})", str(kind), error) from error
     config = _checked(config_class(adapter), table, path, f"sources.{name}")
     if isinstance(config, HasPlace):
         config = config.beside(path.resolve().parent)
-    return SourceSettings(name=name, kind=kind, adapter=adapter, config=config)
+    return SourceSettings(name=name, kind=str(kind), adapter=adapter, config=config)
 
 
 def _pipelines(
@@ -514,11 +515,8 @@ def _pipeline(
         kind = config_class(table.get("to", "table"))
     except ValueError as error:
         raise ConfigError(f"{path}: {where}.to: {error}. Nothing was started.") from None
-    except ImportError as error:
-        raise ConfigError(
-            f"{path}: {where}.to: {table['to']!r} cannot be imported ({error}). Nothing was "
-            f"started. Install its package again."
-        ) from error
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {where}.to: {error}") from error
     pipeline: PipelineConfig = _checked(kind, table, path, where)
     if pipeline.source not in written:
         raise ConfigError(

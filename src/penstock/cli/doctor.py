@@ -308,6 +308,8 @@ def _destination(name: str, config: "PipelineConfig") -> list[Finding]:
     except ImportError as error:
         wrong = missing_extra(f"pipeline {name}", destination.extras(config), error)
         return [Finding.of(about, Check.failed("destination", wrong))]
+    except PenstockError as error:
+        return [Finding.of(about, Check.failed("destination", error))]
     return [Finding.of(about, check) for check in checks]
 
 

@@ -139,8 +139,9 @@ def literal(command: Any) -> Any:
         for text in ("help", "short_help", "epilog"):
             if said := getattr(part, text, None):
                 setattr(part, text, escape(said))
-    for below in getattr(command, "commands", {}).values():
-        literal(below)
+    if not getattr(command, "finds_commands", False):
+        for below in getattr(command, "commands", {}).values():
+            literal(below)
     return command
 
 

@@ -1,14 +1,18 @@
 """What `penstock doctor` says of where pipelines write, by destination."""
 
-from penstock.audit import doctor as trails
 from penstock.checks import Check, Level
 from penstock.errors import PenstockError
 from penstock.spark.config import AuditPipelineConfig, ReplicatePipelineConfig
 
 
 def examine_trail(name: str, config: AuditPipelineConfig) -> list[Check]:
-    """Whether the trail can be written, and lasts; blocks."""
-    return trails.doctor(config.source, name, config)
+    """Whether the trail can be written, and lasts; blocks.
+
+    Raises ImportError where its client is not installed, ConfigError for a uri that is none.
+    """
+    from penstock.audit.doctor import doctor
+
+    return doctor(config.source, name, config)
 
 
 def examine_replica(name: str, config: ReplicatePipelineConfig) -> list[Check]:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from msgspec import Struct
 
-from penstock.doors import DESTINATIONS, behind
+from penstock.doors import DESTINATIONS, find, load, names, unusable
 from penstock.spark.config.audit import AuditPipelineConfig
 from penstock.spark.config.changelog import ChangelogPipelineConfig
 from penstock.spark.config.history import HistoryPipelineConfig
@@ -72,19 +72,25 @@ def function(name: str) -> Callable[..., Any]:
 
 def known_destinations() -> list[str]:
     """Every `to` that an installed package brings."""
-    return sorted(behind(DESTINATIONS))
+    return names(DESTINATIONS)
 
 
 def destination_named(to: object) -> Destination:
     """What stands behind `to`. Raises ValueError for what no installed package brings, and
-    ImportError where one cannot be imported."""
-    points = behind(DESTINATIONS)
-    if not isinstance(to, str) or to not in points:
+    ConfigError for what cannot be loaded."""
+    point = find(DESTINATIONS, to) if isinstance(to, str) else None
+    if point is None:
+        known = ", ".join(map(repr, known_destinations()))
         raise ValueError(
             f"a pipeline cannot go to {to!r}; what exists is: "
-            f"{', '.join(map(repr, known_destinations()))}"
+            f"{known or 'nothing, for Penstock is not installed as a package: pip install it'}"
         )
-    found: Destination = points[to].load()
+    try:
+        found: object = load(point)
+    except ImportError as error:
+        raise unusable(point, error) from error
+    if not isinstance(found, Destination):
+        raise unusable(point, TypeError(f"{found!r} is no Destination"))
     return found
 
 
@@ -157,6 +163,7 @@ REPLICATE: Final = Destination(
 AUDIT: Final = Destination(
     config=AuditPipelineConfig,
     target="penstock.spark.audit:open_target",
+    extras=lambda _: "spark,java,mongodb",
     beginning="penstock.spark.audit:beginning_of_trail",
     doctor="penstock.spark.destination_doctors:examine_trail",
     stands="its trail has come, as the head of the trail says",

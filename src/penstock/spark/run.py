@@ -190,7 +190,7 @@ def import_target(config: PipelineConfig) -> None:
     For whoever starts several in threads of their own: two imports that meet in modules which
     import each other, each from its end, are refused by Python (_DeadlockError).
     """
-    with suppress(ImportError):  # its own run tells it, to which it happens again
+    with suppress(Exception):  # its own run tells it, to which it happens again
         import_module("penstock.spark.rows")
         destination_named(config.to).import_all(config)
 
@@ -270,7 +270,13 @@ class _Runner:
             self._service.verified(Verification(code=ConfigError.code))
             return None
         else:
-            verify = function(destination_named(config.to).verify)
+            named = destination_named(config.to).verify
+            if not named:
+                raise ConfigError(
+                    f"pipeline {self._name} goes to {config.to!r}, which is not compared with the "
+                    f"log. Nothing was started. Leave verify_every out."
+                )
+            verify = function(named)
         compare = partial(
             verify,
             self._name,
