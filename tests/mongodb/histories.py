@@ -98,7 +98,9 @@ class MongoDeployment(Deployment):
             roll_over(client, self._end())
 
     def copy(self) -> None:
-        """Of one that is not the primary: it has as much."""
+        """Of one that is not the primary: it has as much, with an entry of this primary's term. A
+        mongod aborts that begins with the configuration of a term and no entry of it."""
+        self.write_elsewhere()
         index = (self._mongo.primary_index() + 1) % MEMBERS
         self._mongo.members[index].stop()
         shutil.rmtree(self._copy, ignore_errors=True)
