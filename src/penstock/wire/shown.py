@@ -44,6 +44,7 @@ _PATHS_MAX: Final = 4_096
 
 _objects: Final = msgspec.json.Decoder(dict[str, Raw])
 _arrays: Final = msgspec.json.Decoder(list[Raw])
+_names: Final = msgspec.json.Decoder(list[str])
 _encode: Final = msgspec.json.Encoder().encode
 
 
@@ -241,8 +242,10 @@ def _without_masked(origin: bytes, mask: Mask) -> bytes:
     facts: dict[str, Any] = dict(_objects.decode(origin))
     if _MASKED not in facts:
         return origin
-    names: Any = msgspec.json.decode(facts.pop(_MASKED))
-    if not mask.before_images or not isinstance(names, list):
-        return _encode(facts)
-    left = names_shown(map(str, names), mask.hidden | mask.hidden_before)
+    try:
+        names = _names.decode(facts.pop(_MASKED))
+    except msgspec.ValidationError:  # of another's source: nobody knows what it is
+        names = []
+    hidden = mask.hidden | mask.hidden_before
+    left = names_shown(names, hidden) if mask.before_images else []
     return _encode({**facts, _MASKED: left} if left else facts)
