@@ -21,7 +21,7 @@ from penstock.serve.config import ServeConfig
 from penstock.serve.health import Facts, Health, health
 from penstock.serve.http import Told, serve_http
 from penstock.subscribe import Criteria
-from penstock.subscribe.current import CurrentState, Reading
+from penstock.subscribe.current import CurrentState, Declared, Reading
 from penstock.telemetry import SERVE_REGISTRY
 from tests.serve.test_snapshot import random_commit, serving
 from tests.state.histories import SOURCES, Model, copied_whole
@@ -104,6 +104,9 @@ class FailingState:
         self.error = error
 
     def open(self, criteria: Criteria) -> Reading:
+        raise self.error
+
+    def declared(self, source: str, *, at: int) -> list[Declared] | None:
         raise self.error
 
 

@@ -30,7 +30,7 @@ from penstock.serve.snapshot import row_batches
 from penstock.state.config import StateConfig
 from penstock.state.keeper import StateKeeper
 from penstock.subscribe import Criteria
-from penstock.subscribe.current import Reading, row_json
+from penstock.subscribe.current import Declared, Reading, row_json
 from penstock.subscribe.shards import Shards
 from penstock.wire import ARROW_SCHEMA
 from tests.state.histories import (
@@ -319,6 +319,9 @@ class Waiting:
 
         reading.close = closed  # type: ignore[method-assign]
         return reading
+
+    def declared(self, source: str, *, at: int) -> list[Declared] | None:
+        return self.keeper.declared(source, at=at)
 
 
 @pytest.mark.slow

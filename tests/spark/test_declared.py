@@ -3,18 +3,34 @@
 import itertools
 import json
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
+import psycopg
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
+from msgspec import structs
 
+from penstock.client.flight import LogClient
+from penstock.serve.flight import FlightServer
+from penstock.spark import run as run_module
+from penstock.spark.config import PipelineConfig, ReplicatePipelineConfig, ViewPipelineConfig
+from penstock.spark.run import run_pipeline
 from penstock.spark.table.chunk import control_of
-from penstock.spark.table.declared import behind, declared_by, kinds_of
+from penstock.spark.table.declared import Declarations, behind, declared_by, kinds_of
 from penstock.spark.table.kinds import Kind, kind_of_column
 from penstock.spark.transform.config import TransformConfig
+from penstock.state import keeper as keeper_module
+from penstock.state.config import StateConfig
+from penstock.state.keeper import StateKeeper
+from penstock.testing.servers import PostgresServer
+from tests.flight.blocks import BlockLog
 from tests.spark.histories import history
-from tests.spark.tables import Entries, apply, change, pipeline, put, schema_event
+from tests.spark.replica.support import database
+from tests.spark.tables import Entries, apply, change, gap, pipeline, put, schema_event
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 NONE: set[str] = set()
 VALUES = ["red", {"a": 1}, [1, 2], 5, 1.5, True, 2**40]
@@ -86,6 +102,145 @@ def test_what_was_declared_in_a_batch_without_rows_is_known_when_one_comes(
     after = entries.head - 2
     assert apply(entries.table(after), config, batch_id=3).rejected == 0
     assert kind(tmp_path / "t", "j") == "json"
+
+
+@pytest.mark.parametrize("to", ["table", "history", "view", "replicate"])
+def test_what_was_declared_behind_the_first_entry_is_asked_for(
+    to: str, spark: "SparkSession", postgres: PostgresServer, tmp_path: Path
+) -> None:
+    log = KeptLog()
+    log.append([[columns_of(j="json"), put(0, j=None)], [put(1, j=None)]])
+    (tmp_path / "log").mkdir()
+    keeper = StateKeeper(log, tmp_path / "log", StateConfig(free_bytes_min=0))
+    server = FlightServer(log, current=keeper)
+    server.start()
+    try:
+        while keeper.step():
+            pass
+        log.trim(2)
+        log.append([[put(2, j="red")], [put(3, j={"a": 1})]])
+        path, uri = tmp_path / "t", ""
+        said = {"source": "shop", "start": "oldest", "max_events_per_batch": 1}
+        config: PipelineConfig
+        match to:
+            case "view":
+                query = "SELECT j, count(*) AS n FROM orders GROUP BY j"
+                config = ViewPipelineConfig.model_validate(
+                    {"to": to, "path": str(path), "query": query, **said}
+                )
+                path = Path(config.state_path)
+            case "replicate":
+                uri = postgres.create(database())
+                config = ReplicatePipelineConfig.model_validate({"to": to, "uri": uri, **said})
+            case _:
+                make: Any = history if to == "history" else pipeline
+                config = make(path, start="oldest", max_events_per_batch=1)
+        run_pipeline("p", config, server.address, spark=spark, once=True)
+    finally:
+        server.stop()
+        keeper.close()
+    if to == "replicate":
+        with psycopg.connect(uri) as connection:
+            found = connection.execute("SELECT count(*) FROM orders WHERE j IS NOT NULL")
+            assert found.fetchone() == (2,)
+        return
+    assert kind(path, "j") == "json"
+    rows: Any = DeltaTable(str(path)).to_pyarrow_table()
+    assert rows.num_rows == 3
+
+
+@pytest.mark.parametrize(
+    ("events", "declared"),
+    [
+        pytest.param([], {"j": Kind.JSON}, id="before"),
+        pytest.param([columns_of()], {}, id="none varies any more"),
+        pytest.param([schema_event("drop")], {}, id="dropped"),
+        pytest.param([schema_event("dropDatabase", collection="")], {}, id="its database dropped"),
+        pytest.param(
+            [structs.replace(gap(), database="db", collection="orders")], {}, id="changes were lost"
+        ),
+        pytest.param(
+            [structs.replace(gap(), database="db", collection="lines")],
+            {"j": Kind.JSON},
+            id="others were lost",
+        ),
+        pytest.param([schema_event("drop", truncated="true")], {"j": Kind.JSON}, id="emptied"),
+        pytest.param([schema_event("rename", to={"db": "db", "coll": "x"})], {}, id="renamed"),
+        pytest.param(
+            [
+                schema_event("rename", to={"db": "db", "coll": "x"}),
+                schema_event("rename", collection="x", to={"db": "db", "coll": "orders"}),
+            ],
+            {"j": Kind.JSON},
+            id="renamed, and back",
+        ),
+    ],
+)
+def test_what_batches_before_declared_is_that_of_the_last(
+    events: list[Any], declared: dict[str, Kind]
+) -> None:
+    declarations, entries = Declarations(), Entries()
+    entries.commit(columns_of(j="json"), *events)
+    rows: list[Any] = entries.table().to_pylist()
+    declarations.note(map(control_of, rows))
+    assert declared_by(declarations.before([]), "orders") == declared
+
+
+def test_a_batch_puts_an_end_to_what_was_declared_before_it() -> None:
+    """It was made anew: what it was declared then says nothing of it."""
+    declarations, entries = Declarations(), Entries()
+    entries.commit(columns_of(j="timestamp"))
+    entries.commit(schema_event("drop"), schema_event("create", columns=[], varying={"k": "json"}))
+    said, *batch = map(control_of, cast("Any", entries.table().to_pylist()))
+    declarations.note([said])
+    assert declared_by(declarations.before([]), "orders") == {"j": Kind.TIMESTAMP}
+    assert declared_by(declarations.before(batch), "orders") == {"k": Kind.JSON}
+    assert declared_by(declarations.before([]), "orders") == {"j": Kind.TIMESTAMP}, "not yet"
+    declarations.note(batch)
+    assert declared_by(declarations.before([]), "orders") == {"k": Kind.JSON}
+
+
+def test_rows_that_stay_behind_stop_no_pipeline(
+    spark: "SparkSession", tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A column is what its first value is then, as without current rows."""
+    monkeypatch.setattr(run_module, "_DECLARED_SECONDS_MAX", 0.0)
+    log = KeptLog()
+    log.append([[columns_of(j="json"), put(0, j=None)]])
+    (tmp_path / "log").mkdir()
+    monkeypatch.setattr(keeper_module, "_OPEN_SECONDS", 0.0)
+    keeper = StateKeeper(log, tmp_path / "log", StateConfig(free_bytes_min=0))  # never a step
+    server = FlightServer(log, current=keeper)
+    server.start()
+    try:
+        log.trim(1)
+        log.append([[put(1, j={"a": 1})]])
+        config = pipeline(tmp_path / "t", start="oldest")
+        run_pipeline("p", config, server.address, spark=spark, once=True)
+    finally:
+        server.stop()
+        keeper.close()
+    rows: Any = DeltaTable(str(tmp_path / "t")).to_pyarrow_table()
+    assert rows.num_rows == 2
+
+
+def test_a_service_without_current_rows_declares_nothing() -> None:
+    log = KeptLog()
+    log.append([[columns_of(j="json")]])
+    server = FlightServer(log)
+    server.start()
+    try:
+        with LogClient(server.address) as client:
+            assert client.declared("shop", at=1) == []
+    finally:
+        server.stop()
+
+
+class KeptLog(BlockLog):
+    """One of which a test keeps the current rows, step by step."""
+
+    def wait_now(self, *, after: int, timeout_seconds: float | None = None) -> bool:
+        raise NotImplementedError
 
 
 def test_what_is_declared_of_collections_that_are_not_followed_makes_no_table(

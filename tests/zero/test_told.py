@@ -24,7 +24,7 @@ from penstock.serve.zero.shards import ShardBook, key_of
 from penstock.state.keeper import StateKeeper
 from penstock.subscribe import Criteria
 from penstock.subscribe.captures.past import Known
-from penstock.subscribe.current import Reading
+from penstock.subscribe.current import Declared, Reading
 from tests.state.histories import change, copied_whole
 from tests.waiting import patience
 from tests.zero.endpoint import SHIPPED, Replica, connection, fold, served
@@ -60,6 +60,9 @@ class Late:
 
     def open(self, criteria: Criteria) -> Reading:
         return self._keeper.open(criteria)
+
+    def declared(self, source: str, *, at: int) -> list[Declared] | None:
+        return self._keeper.declared(source, at=at)
 
     def look(
         self, name: tuple[str, str, str], spellings: Sequence[bytes], *, at: int | None = None

@@ -40,9 +40,16 @@ from penstock.client.pipelines import (
     PipelineStatus,
     PipelineTold,
 )
-from penstock.errors import LogCorruptError, PenstockError, ServiceUnavailableError
+from penstock.errors import (
+    ForbiddenError,
+    LogCorruptError,
+    PenstockError,
+    RequestError,
+    ServiceUnavailableError,
+)
 from penstock.ports import Bounds
 from penstock.progress import Progress, parse_progress
+from penstock.subscribe.current import Declared
 
 ACTION_BOUNDS: Final = "bounds"
 ACTION_PLAN: Final = "plan"
@@ -50,7 +57,9 @@ ACTION_MARKER: Final = "marker"
 ACTION_REPORT: Final = "report"
 ACTION_ACCESS: Final = "access"
 ACTION_POSITION: Final = "position"
+ACTION_DECLARED: Final = "declared"
 
+_declared: Final = msgspec.json.Decoder(list[Declared] | None)
 _Reply = TypeVar("_Reply")
 
 
@@ -123,6 +132,13 @@ class SourcePosition(Struct, frozen=True, kw_only=True, rename="camel"):
 
     source: str
     position: str | None = None
+
+
+class DeclaredRequest(Struct, frozen=True, kw_only=True, rename="camel"):
+    """What does a source declare of its collections at a place of the log?"""
+
+    source: str
+    sequence: int
 
 
 class PipelineReport(Struct, frozen=True, kw_only=True, rename="camel"):
@@ -290,6 +306,20 @@ class LogClient:
         """
         asked = SourcePosition(source=source)
         return _decoded(self._action(ACTION_POSITION, asked), SourcePosition).position
+
+    def declared(self, source: str, *, at: int) -> list[Declared] | None:
+        """What a source declares of its collections at a sequence, as far as that is known; None
+        while the service's current rows have not come that far: see `CurrentState.declared`.
+        Nothing is where the service keeps none, or is older.
+
+        Raises PartialViewError unless we may see everything of the source.
+        """
+        asked = DeclaredRequest(source=source, sequence=at)
+        try:
+            found: list[Declared] | None = _declared.decode(self._action(ACTION_DECLARED, asked))
+        except (RequestError, ForbiddenError):
+            return []  # of a service that does not know the question
+        return found
 
     def report(self, report: PipelineReport) -> None:
         """Tell the service how far a pipeline has come, for `penstock status`."""

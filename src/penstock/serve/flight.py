@@ -27,10 +27,12 @@ from numpy.typing import NDArray
 from penstock.client.flight import (
     ACTION_ACCESS,
     ACTION_BOUNDS,
+    ACTION_DECLARED,
     ACTION_MARKER,
     ACTION_PLAN,
     ACTION_POSITION,
     ACTION_REPORT,
+    DeclaredRequest,
     MarkerRequest,
     PipelineReport,
     Plan,
@@ -83,7 +85,7 @@ from penstock.serve.pipelines import PipelineBook
 from penstock.serve.rows import current_batches
 from penstock.serve.snapshot import kept
 from penstock.subscribe.criteria import Criteria, Selection, select
-from penstock.subscribe.current import CurrentState
+from penstock.subscribe.current import CurrentState, Declared
 from penstock.subscribe.resume import resume
 from penstock.subscribe.scope import EVERYTHING, Scope
 from penstock.telemetry import EVENTS_PUBLISHED, PUBLISH_ERRORS, READERS
@@ -155,6 +157,15 @@ def position_of(reader: SyncLogReader, source: str, scope: Scope) -> SourcePosit
         raise PartialViewError(source=source)
     known = {one.source: one.position for one in reader.sources_now()}
     return SourcePosition(source=source, position=known.get(source))
+
+
+def declared_of(
+    current: CurrentState | None, request: DeclaredRequest, scope: Scope
+) -> Sequence[Declared] | None:
+    """What a source declares, for who may see everything of it; PartialViewError for others."""
+    if not scope.shows_all_of(request.source):
+        raise PartialViewError(source=request.source)
+    return current.declared(request.source, at=request.sequence) if current is not None else ()
 
 
 def plan(reader: SyncLogReader, request: PlanRequest) -> Plan:
@@ -381,6 +392,8 @@ class _Flight(fl.FlightServerBase):
             elif kind == ACTION_POSITION:
                 asked = _decoded(body, SourcePosition)
                 reply = position_of(self._reader, asked.source, principal.scope)
+            elif kind == ACTION_DECLARED:
+                reply = declared_of(self._current, _decoded(body, DeclaredRequest), principal.scope)
             elif kind == ACTION_REPORT:
                 report = _decoded(body, PipelineReport)
                 _require_place(self._reader, report)

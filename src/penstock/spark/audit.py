@@ -10,7 +10,7 @@ it comes in pieces, through files where the workers are on this machine, else a 
 # pyright: reportUnknownArgumentType=false
 
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -39,6 +39,7 @@ from penstock.spark.table.arrow import arrow
 from penstock.spark.tallies import tallies_of
 from penstock.spark.target import Applied, Beginning, TargetStoppedError
 from penstock.spark.within import Places, ending_at
+from penstock.subscribe.current import Declared
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -129,6 +130,9 @@ class AuditTarget:
             )
         self._after = after
         return after
+
+    def declare(self, declared: Sequence[Declared]) -> None:
+        """Nothing here has types of its own."""
 
     def apply(
         self,

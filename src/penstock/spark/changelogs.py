@@ -20,7 +20,7 @@ count (`penstock.spark.changelog.formats`), and holds no entry.
 # pyright: reportUnknownArgumentType=false
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -41,6 +41,7 @@ from penstock.spark.table.stamp import Stamp
 from penstock.spark.table.standing import StandingTable, Start
 from penstock.spark.table.upkeep import keep_up
 from penstock.spark.target import Applied, Beginning
+from penstock.subscribe.current import Declared
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -95,6 +96,9 @@ class ChangelogTarget:
         self._standing = StandingTable(self._config, self._pipeline)
         start = self._standing.start(bounds, whole)
         return kept, start, kept.table.applied(self._pipeline, log_id=bounds.log_id)
+
+    def declare(self, declared: Sequence[Declared]) -> None:
+        """Nothing here has types of its own."""
 
     def apply(
         self,

@@ -27,7 +27,7 @@ that of the event are applied.
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -46,8 +46,10 @@ from penstock.spark.replica.place import Place, decide_start
 from penstock.spark.replica.steps import Done, Steps, refused_of, steps_of
 from penstock.spark.table.chunk import INPUT_COLUMNS, Collected
 from penstock.spark.table.collect import before_commit, collect_batch, entries_of
+from penstock.spark.table.declared import Declarations
 from penstock.spark.target import Applied, Beginning, TargetStoppedError
 from penstock.spark.within import place_within
+from penstock.subscribe.current import Declared
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -90,6 +92,7 @@ class ReplicaTarget:
         self._unsaved: Place | None = None
         """A place that is further on, with nothing to write on the way."""
         self._saved_at = time.monotonic()
+        self._declarations = Declarations()
 
     def start(self, bounds: Bounds, whole: Callable[[], Bounds] | None = None) -> Progress:
         """As `Target.start`; raises as `decide_start`, DestinationError."""
@@ -100,6 +103,10 @@ class ReplicaTarget:
             raise TargetStoppedError from None
         self._unsaved = None
         return self._place.progress
+
+    def declare(self, declared: Sequence[Declared]) -> None:
+        """As `Target.declare`."""
+        self._declarations = Declarations(declared)
 
     def apply(
         self,
@@ -143,6 +150,8 @@ class ReplicaTarget:
             self._unsaved = structs.replace(place, progress=until)
             if time.monotonic() - self._saved_at >= _QUIET_SECONDS:
                 self.save(batch_id)
+        # A table is made with its first row, which may come later.
+        self._declarations.note(collected.controls)
         return Applied(
             entries=steps.entries,
             rows=done.rows,
@@ -174,6 +183,7 @@ class ReplicaTarget:
             pipeline=self._pipeline,
             config=self._config,
             after=place.progress.sequence,
+            declarations=self._declarations,
         )
 
     def _write(self, steps: Any, place: Place, until: Progress, batch: "DataFrame | None") -> Done:

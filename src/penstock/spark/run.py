@@ -12,7 +12,7 @@ import json
 import signal
 import threading
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -62,6 +62,7 @@ from penstock.spark.telling import ServiceTeller
 from penstock.spark.transform.stage import Stage
 from penstock.spark.unknown import without_entries
 from penstock.spark.verifying import Verified
+from penstock.subscribe.current import Declared
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -78,6 +79,8 @@ _RETRY: Final = Retry(max_seconds=10.0)
 _ATTEMPTS_ONCE: Final = 3
 _STOPPED_SECONDS: Final = 0.01
 """How often a batch that is left out looks whether its query is stopped."""
+_DECLARED_SECONDS_MAX: Final = 60.0
+"""So long the current rows are waited for that know what a source declares of columns."""
 _SETTLE_SECONDS: Final = 10.0
 """How often a target stores how far it has come while nothing is applied."""
 
@@ -349,10 +352,12 @@ class _Runner:
                 self._at_oldest = at_risk and any(after.sequence == one.trimmed for one in seen)
                 if self._at_oldest:
                     after = self._held(client, after)
+                self._from_first = self._from_first or after.sequence <= bounds.trimmed
+                # The log holds what follows while it is waited for.
+                self._service.began(after)
+                self._target.declare(self._declared(client, after))
             except TargetStoppedError:
                 return
-        self._from_first = self._from_first or after.sequence <= bounds.trimmed
-        self._service.began(after)
         self._facts.tell(RunBegan(pipeline=self._name, sequence=after.sequence, head=bounds.head))
         self._raised = None
         with scratch_folder() as checkpoint:
@@ -399,6 +404,25 @@ class _Runner:
         if bounds.trimmed <= after.sequence:
             return after
         return self._target.start(bounds, client.bounds)
+
+    def _declared(self, client: LogClient, after: Progress) -> Sequence[Declared]:
+        """What the source declared up to there. Rows that are behind are waited for a while; then
+        a column is what its first value is."""
+        if not after.sequence:  # the log tells all
+            return ()
+        until = time.monotonic() + _DECLARED_SECONDS_MAX
+        while not self._stopping.is_set():
+            found = client.declared(self._config.source, at=after.sequence)
+            if found is not None:
+                return found
+            if time.monotonic() >= until:
+                log.warning(
+                    "the service's current rows are behind; columns of which the log has lost what "
+                    "the source declares are made as their first values are",
+                    pipeline=self._name,
+                )
+                break
+        return ()
 
     def _name_unknown(self) -> None:
         """Warn of collections that the log knows nothing of, where all of it was read."""

@@ -5,7 +5,7 @@ table, which `penstock.spark.table.batch` and `penstock.spark.history.batch` des
 reduce and decode (`penstock.spark.table.chunk`), this process joins and writes.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +21,7 @@ from penstock.spark.pipeline_run import PipelineRun
 from penstock.spark.table.batch import BatchWriter
 from penstock.spark.table.chunk import INPUT_COLUMNS
 from penstock.spark.table.collect import before_commit, collect_batch, entries_of
+from penstock.spark.table.declared import Declarations
 from penstock.spark.table.lake import Lake, lake_of
 from penstock.spark.table.standing import StandingTable, loads
 from penstock.spark.table.unfollowed import Unfollowed
@@ -28,6 +29,7 @@ from penstock.spark.table.upkeep import keep_up
 from penstock.spark.table.writing import BatchResult, Writer
 from penstock.spark.target import Applied, Beginning
 from penstock.spark.transform.stage import Stage
+from penstock.subscribe.current import Declared
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -54,6 +56,7 @@ class TableTarget:
         self._config = config
         self._load = load
         self._unfollowed = unfollowed
+        self._declarations = Declarations()
         self._lake = lake_of(config, pipeline, spark)
         self._lake.check()
         self._standing = StandingTable(config, pipeline, self._lake)
@@ -71,6 +74,10 @@ class TableTarget:
         else:
             _refuse_unfinished(self._pipeline, self._config)
         return start.after
+
+    def declare(self, declared: Sequence[Declared]) -> None:
+        """As `Target.declare`: a batch's own are kept by the columns that they make."""
+        self._declarations = Declarations(declared)
 
     def apply(
         self,
@@ -91,6 +98,7 @@ class TableTarget:
             load=self._load,
             lake=self._lake,
             unfollowed=self._unfollowed,
+            declarations=self._declarations,
         )
         self._standing.advance(until, result.tables, batch_id=batch_id)
         return Applied(
@@ -187,10 +195,11 @@ def merge_staged(
     load: FirstLoad | None = None,
     lake: Lake | None = None,
     unfollowed: Unfollowed | None = None,
+    declarations: Declarations | None = None,
 ) -> BatchResult:
     """As `merge_into_delta`, of a batch to which all steps are done; `load` is told of it before
-    it is written, `lake` is where the tables are, if that was asked before, and `unfollowed` is as
-    `Writer` takes it."""
+    it is written, `lake` is where the tables are, if that was asked before, and `unfollowed` and
+    `declarations` are as `Writer` takes them."""
     collect = partial(
         collect_batch,
         pipeline=pipeline,
@@ -210,6 +219,7 @@ def merge_staged(
         lake=lake or lake_of(config, pipeline, batch.sparkSession),
         tables=tables,
         unfollowed=unfollowed,
+        declarations=declarations,
     )
     result = writer.apply(collected, before=lambda at: collect(before_commit(batch, at)))
     keep_up(pipeline, config, writer.opened)

@@ -7,6 +7,7 @@ from msgspec import Struct
 
 from penstock.ports import Bounds
 from penstock.progress import Progress
+from penstock.subscribe.current import Declared
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -65,6 +66,11 @@ class Target(Protocol):
 
         Raises PenstockError where going on would leave out changes.
         """
+        ...
+
+    def declare(self, declared: Sequence[Declared]) -> None:
+        """What events up to there say of the types of fields, after each `start`: of those behind
+        which the run begins it is told nothing else."""
         ...
 
     def apply(

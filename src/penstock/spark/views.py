@@ -35,6 +35,7 @@ from penstock.spark.view.refusing import Refused, note_refused, settle_refused
 from penstock.spark.view.state import StateTable
 from penstock.spark.view.stored import ViewTable
 from penstock.spark.view.upkeep import Kept, Should, Upkeep, is_too_many
+from penstock.subscribe.current import Declared
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -90,6 +91,10 @@ class ViewTarget:
         self._head = bounds.head
         self._caught_up(at=after.sequence)
         return after
+
+    def declare(self, declared: Sequence[Declared]) -> None:
+        """As `Target.declare`, for its current rows."""
+        self._rows.declare(declared)
 
     def apply(
         self,

@@ -15,7 +15,7 @@ the copy read every row that there was. A row that neither copied nor changed wa
 """
 
 from collections.abc import Callable, Iterable
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import msgspec
 from msgspec import Struct, structs
@@ -143,7 +143,7 @@ class Facts:
         for name in self.of(source):
             known = self.collections[name]
             if by_us or name.collection != DEAD_LETTERS:
-                self._put(name, structs.replace(_uncopied(known), complete=False))
+                self._put(name, structs.replace(_undeclared(_uncopied(known)), complete=False))
 
     # --- what a source says ---------------------------------------------------------------------
 
@@ -154,8 +154,12 @@ class Facts:
                 self._created(name, sequence, is_empty)
                 self._rows_follow(name, event)
                 self._has_no_events(name, event)
+                self._declares(name, msgspec.json.decode(event.description), sequence)
             case "drop":
+                before = self.collections.get(name)
                 self._emptied(name, sequence)
+                if before is not None and msgspec.json.decode(event.description).get("truncated"):
+                    self._keeps_declared(name, before, sequence)
             case "dropDatabase":
                 for one in self.of(event.source):
                     if one.database == event.database:
@@ -165,7 +169,27 @@ class Facts:
                 self._renamed(name, said, sequence)
                 self._rows_follow(Name(name.source, said.to.db, said.to.coll), event)
             case _:
-                pass
+                self._declares(name, msgspec.json.decode(event.description), sequence)
+
+    def _declares(self, name: Name, said: dict[str, Any], sequence: int) -> None:
+        """The event may say what its source declares of columns; where it says all of them, those
+        whose values differ in shape are all that there are."""
+        if "varying" not in said and "columns" not in said:
+            return
+        told = said.get("varying")
+        pairs = cast("dict[str, object]", told).items() if isinstance(told, dict) else ()
+        varying = {field: kind for field, kind in pairs if isinstance(kind, str)}
+        if name not in self.collections and not varying:
+            return
+        known = self.heard(name, sequence)
+        if varying != known.varying:
+            self._put(name, structs.replace(known, varying=varying, varying_since=sequence))
+
+    def _keeps_declared(self, name: Name, before: CollectionFacts, sequence: int) -> None:
+        """Only its rows are gone: what was declared before is so still."""
+        if before.varying:
+            since, known = before.varying_since, self.heard(name, sequence)
+            self._put(name, structs.replace(known, varying=before.varying, varying_since=since))
 
     def _created(self, name: Name, sequence: int, is_empty: Callable[[int], bool]) -> None:
         known = self.collections.get(name)
@@ -241,6 +265,8 @@ class Facts:
             case "dead_letter_replayed" | "dead_letter_settled":
                 name = Name(source, event.database, event.collection)
                 self._dealt_with(name, str(said["deadLetter"]), event.operation)
+            case "columns":
+                self._declares(Name(source, event.database, event.collection), said, sequence)
             case "gap_closed":
                 self._put_source(source, structs.replace(self.source(source), gaps=()))
             case _:
@@ -277,7 +303,7 @@ class Facts:
         of = f"{event.database}.{event.collection}" if event.collection else ""
         if of:
             name = Name(source, event.database, event.collection)
-            known = _uncopied(self.heard(name, sequence))
+            known = _undeclared(_uncopied(self.heard(name, sequence)))
             self._put(name, structs.replace(known, complete=False, lost=sequence))
         else:
             self.interrupted(source)
@@ -401,6 +427,11 @@ def _uncopied(known: CollectionFacts) -> CollectionFacts:
         copied_i=0,
         copied_timestamp=0,
     )
+
+
+def _undeclared(known: CollectionFacts) -> CollectionFacts:
+    """As `known`, with nothing known of what its source declares."""
+    return structs.replace(known, varying={}, varying_since=0)
 
 
 def _copied_names(source: str, said: dict[str, Any]) -> list[Name]:

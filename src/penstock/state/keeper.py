@@ -55,7 +55,7 @@ from penstock.state.reading import StateReading
 from penstock.state.tables import open_state, read_applied, read_facts, state_path, write_applied
 from penstock.subscribe.captures.past import Known
 from penstock.subscribe.criteria import Criteria
-from penstock.subscribe.current import CurrentStatus
+from penstock.subscribe.current import CurrentStatus, Declared
 from penstock.subscribe.resume import resume
 from penstock.subscribe.shards import Shards
 from penstock.wire import Block
@@ -421,6 +421,31 @@ class StateKeeper:
             with self._env.read() as txn:
                 row = row_of(txn, self._env, of, facts.number, spellings)
             return Known(row=row, sequence=applied.sequence)
+
+    def declared(self, source: str, *, at: int) -> list[Declared] | None:
+        """As `CurrentState.declared`; waits a little for rows that are behind."""
+        with self._turn:
+            bounds = self._log.bounds_now()
+            if at > bounds.head:
+                return []  # whoever reads from there is told
+            if not self._turn.wait_for(lambda: self._reaches(at, bounds), timeout=_OPEN_SECONDS):
+                return None
+            return [
+                Declared(
+                    database=name.database,
+                    collection=name.collection,
+                    varying=known.varying,
+                    sequence=known.varying_since,
+                )
+                for name, known in self._facts.collections.items()
+                if name.source == source and known.varying and known.varying_since <= at
+            ]
+
+    def _reaches(self, at: int, bounds: Bounds) -> bool:
+        """Whether everything up to the sequence `at` is applied."""
+        applied = self._applied
+        here = applied.log_id == bounds.log_id and not self._doubtful
+        return here and applied.sequence >= at
 
     def _wanted(self, criteria: Criteria) -> list[Name]:
         """The collections to read, between two commits."""

@@ -139,6 +139,11 @@ class CollectionFacts(Struct, frozen=True, kw_only=True, omit_defaults=True):
     copied_i: int = 0
     copied_timestamp: int = 0
     """The source's clock at the end of the copy."""
+    varying: dict[str, str] = {}
+    """The fields whose values differ in shape, with the type that the source declares. Empty where
+    it declares none, where that is not known, and in what an older Penstock wrote."""
+    varying_since: int = 0
+    """The sequence of the event from which on it declares so."""
 
     @property
     def whole(self) -> bool:

@@ -61,6 +61,17 @@ class CurrentStatus(Struct, frozen=True, kw_only=True, rename="camel"):
     """That error's sentence."""
 
 
+class Declared(Struct, frozen=True, kw_only=True, rename="camel"):
+    """Which fields of a collection have values that differ in shape, as its source declares."""
+
+    database: str
+    collection: str
+    varying: dict[str, str]
+    """By field: its type."""
+    sequence: int
+    """From which on it is declared so."""
+
+
 class CurrentState(Protocol):
     """Whoever keeps current rows. Safe for any number of threads."""
 
@@ -68,6 +79,15 @@ class CurrentState(Protocol):
         """Begin a reading of the collections that `criteria` wants.
 
         Raises StateIncompleteError if not every row of them is known.
+        """
+        ...
+
+    def declared(self, source: str, *, at: int) -> Sequence[Declared] | None:
+        """What the source declares of its collections at the sequence `at`; None while the rows
+        have not come that far.
+
+        Without those of which it is not known: nothing was declared of them, or something else
+        since, or changes of them were lost.
         """
         ...
 

@@ -28,6 +28,8 @@ from penstock.spark.replica.ledger import Ledger
 from penstock.spark.replica.rejecting import Written
 from penstock.spark.replica.replaying import ReplicaReplay, pending_at
 from penstock.spark.replica.steps import Done
+from penstock.spark.table.declared import Declarations
+from penstock.subscribe.current import Declared
 from tests.spark.replica.support import Driver, Replica, replay_beside
 from tests.spark.stepped import MemoryLog
 from tests.spark.tables import LOG_ID, Entries, change, dotted, fold, gap, put, schema_event
@@ -198,6 +200,23 @@ class ReplicaContract:
             driver.apply(entries.head - 1, entries.head)
         assert replica.rejects() == []
         assert set(replica.rows("orders")) == set(range(7))
+
+    @pytest.mark.parametrize("restarted", [False, True])
+    def test_what_is_declared_in_a_batch_without_rows_is_known_when_one_comes(
+        self, replica: Replica, entries: Entries, start: Any, restarted: bool
+    ) -> None:
+        entries.commit(schema_event("modify", columns=[], varying={"j": "json"}))
+        driver: Driver = start()
+        driver.apply()
+        if restarted:
+            driver = start()
+            told = Declared(database="db", collection="orders", varying={"j": "json"}, sequence=1)
+            driver.declarations = Declarations([told])
+        for key, value in enumerate(["red", {"a": 1}, 5]):
+            entries.commit(put(key, j=value))
+            driver.apply(entries.head - 1)
+        assert replica.rejects() == []
+        assert set(replica.rows("orders")) == set(range(3))
 
     def test_a_deleted_row_does_not_come_back_with_an_older_change(
         self, replica: Replica, entries: Entries, start: Any

@@ -29,11 +29,13 @@ from penstock.spark.table.arrow import compute
 from penstock.spark.table.chunk import (
     INPUT_COLUMNS,
     Collected,
+    Control,
     Decode,
     from_chunks,
     join,
     to_chunks,
 )
+from penstock.spark.table.declared import Declarations
 from penstock.spark.table.writing import cuts_of
 from tests.spark.stepped import entries_at, stepped
 from tests.spark.tables import LOG_ID, Entries
@@ -311,6 +313,8 @@ class Driver:
         self.destination: Destination = destination_of(name, config)
         self.patience = ReplicaPatience(name, config, self.destination, stopping=threading.Event())
         self.place: Place | None = None
+        self.declarations = Declarations()
+        self._controls: Sequence[Control] = ()
 
     def start(self, *, log_id: int = LOG_ID, trimmed: int = 0) -> int:
         """Claim the place; the sequence behind which it goes on."""
@@ -354,17 +358,21 @@ class Driver:
             steps = self.steps(table, parts)
         noted = refused_of(refused, after=self.place.progress.sequence, until=last)
         done = self.write([*steps.steps, *noted], last, table)
+        self.declarations.note(self._controls)
         if stop is not None:
             raise stop.error
         return done
 
     def steps(self, table: pa.Table, parts: int) -> Steps:
         assert self.place is not None
+        batch = collected(table, self.destination.decode, parts=parts)
+        self._controls = batch.controls
         return steps_of(
-            collected(table, self.destination.decode, parts=parts),
+            batch,
             pipeline=self.name,
             config=self.config,
             after=self.place.progress.sequence,
+            declarations=self.declarations,
         )
 
     def write(self, steps: Sequence[Any], end: int, table: pa.Table) -> Done:

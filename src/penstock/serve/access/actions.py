@@ -99,6 +99,7 @@ ACTIONS: Final[Mapping[str, Action]] = {
     # Flight
     "flight access": Action(needs=Need.READ, bytes_max=_FLIGHT_BYTES),
     "flight bounds": Action(needs=Need.READ, bytes_max=_FLIGHT_BYTES),
+    "flight declared": Action(needs=Need.READ, bytes_max=_FLIGHT_BYTES),
     "flight marker": Action(needs=Need.READ, bytes_max=_FLIGHT_BYTES),
     "flight plan": Action(needs=Need.READ, bytes_max=_FLIGHT_BYTES),
     "flight position": Action(needs=Need.READ, bytes_max=_FLIGHT_BYTES),

@@ -38,6 +38,7 @@ from penstock.spark.history.delta import VersionTable
 from penstock.spark.history.resolve import TooLargeError
 from penstock.spark.table.arrow import arrow, compute
 from penstock.spark.table.chunk import Chunk, Control
+from penstock.spark.table.declared import Declarations
 from penstock.spark.table.lake import Lake
 from penstock.spark.table.plan import Naming
 from penstock.spark.table.slices import in_slices, slice_bytes
@@ -68,6 +69,7 @@ class HistoryWriter(Writer[VersionTable]):
         lake: Lake | None = None,
         tables: Mapping[str, int] | None = None,
         unfollowed: Unfollowed | None = None,
+        declarations: Declarations | None = None,
     ) -> None:
         """As `Writer`."""
         super().__init__(
@@ -79,6 +81,7 @@ class HistoryWriter(Writer[VersionTable]):
             lake=lake,
             tables=tables,
             unfollowed=unfollowed,
+            declarations=declarations,
         )
         self._bytes_max = config.max_bytes_per_batch
         self._tracking = tracking_of(config)

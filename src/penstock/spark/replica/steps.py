@@ -19,7 +19,7 @@ from penstock.spark.config import ReplicatePipelineConfig
 from penstock.spark.replica.place import Stream
 from penstock.spark.table.arrow import arrow, compute
 from penstock.spark.table.chunk import Chunk, Collected, Control
-from penstock.spark.table.declared import declared_by
+from penstock.spark.table.declared import Declarations, declared_by
 from penstock.spark.table.events import rows_follow
 from penstock.spark.table.reduce import CONTROL
 from penstock.spark.table.rejects import GAP, Reject
@@ -110,28 +110,38 @@ def refused_of(refused: pa.Table | None, *, after: int, until: int) -> list[Step
 
 
 def steps_of(
-    batch: Collected, *, pipeline: str, config: ReplicatePipelineConfig, after: int
+    batch: Collected,
+    *,
+    pipeline: str,
+    config: ReplicatePipelineConfig,
+    after: int,
+    declarations: Declarations | None = None,
 ) -> Steps:
-    """The steps of what is behind `after`."""
+    """The steps of what is behind `after`; `declarations` are those of before the batch."""
+    declared = (declarations or Declarations()).before(batch.controls)
     steps: list[Step] = []
     for control in batch.controls:
         if changes_no_row(control) or control.sequence <= after:
             continue
-        steps += _rows(batch, config, after, control.sequence)
+        steps += _rows(batch, config, after, control.sequence, declared)
         after = control.sequence
         try:
             steps += _about_all(control, pipeline, config)
         except PipelineError as error:
             stop = Stop(sequence=control.sequence, error=error)
             return Steps(steps=steps, stop=stop, entries=batch.entries)
-    steps += _rows(batch, config, after, batch.chunk.last_sequence + 1)
+    steps += _rows(batch, config, after, batch.chunk.last_sequence + 1, declared)
     return Steps(steps=steps, stop=None, entries=batch.entries)
 
 
 def _rows(
-    batch: Collected, config: ReplicatePipelineConfig, after: int, before: int
+    batch: Collected,
+    config: ReplicatePipelineConfig,
+    after: int,
+    before: int,
+    controls: Sequence[Control],
 ) -> Iterator[Rows]:
-    chunk, controls = batch.chunk, batch.controls
+    chunk = batch.chunk
     sequences = chunk.sequences
     here = np.flatnonzero((sequences > after) & (sequences < before) & (chunk.roles != CONTROL))
     if not len(here):

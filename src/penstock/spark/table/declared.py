@@ -13,12 +13,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import pyarrow as pa
+from msgspec import structs
 
+from penstock.event import Kind as Event
 from penstock.spark.table.arrow import arrow
 from penstock.spark.table.chunk import Control
 from penstock.spark.table.kinds import Kind, column_field, document_field, kind_of_column
 from penstock.spark.table.plan import Naming
 from penstock.spark.transform.config import ExpectConfig, TransformConfig
+from penstock.subscribe.current import Declared as Told
 
 Declared = Mapping[str, Kind]
 """By field: the kind that its column has from the first."""
@@ -58,6 +61,65 @@ def _said_by(description: Mapping[str, Any]) -> dict[str, Kind]:
             )
         case _:
             return {}
+
+
+class Declarations:
+    """What events before a batch declare, that it does not say again. Of each collection the last
+    one counts, as it says all of its fields."""
+
+    def __init__(self, told: Iterable[Told] = ()) -> None:
+        self._controls = {
+            (one.database, one.collection): Control(
+                sequence=one.sequence,
+                kind=Event.SCHEMA,
+                operation="modify",
+                source="",
+                database=one.database,
+                collection=one.collection,
+                timestamp=0,
+                description={"varying": one.varying},
+            )
+            for one in told
+        }
+
+    def note(self, controls: Iterable[Control]) -> None:
+        """A batch with these is applied."""
+        for control in controls:
+            own, said = (control.database, control.collection), control.description
+            if control.kind is Event.GAP:
+                self._forget(control, any_database=not control.database)
+            elif control.operation == "dropDatabase":
+                self._forget(control, any_database=False)
+            elif control.operation == "rename":
+                to = said.get("to") or {}
+                self._move(own, (str(to.get("db", "")), str(to.get("coll", ""))))
+            elif control.operation == "drop" and not said.get("truncated"):
+                self._controls.pop(own, None)
+            elif "varying" in said or "columns" in said:
+                self._controls[own] = control
+
+    def _forget(self, control: Control, *, any_database: bool) -> None:
+        """What was declared of the event's collection; of all where it is about none."""
+        self._controls = {
+            (database, collection): one
+            for (database, collection), one in self._controls.items()
+            if (control.collection and collection != control.collection)
+            or not (any_database or database == control.database)
+        }
+
+    def _move(self, own: tuple[str, str], to: tuple[str, str]) -> None:
+        self._controls.pop(to, None)
+        moved = self._controls.pop(own, None)
+        if moved is not None:
+            self._controls[to] = structs.replace(moved, database=to[0], collection=to[1])
+
+    def before(self, controls: Sequence[Control]) -> list[Control]:
+        """Them, without those that a batch's own events put an end to, and then these."""
+        left = Declarations()
+        left._controls = dict(self._controls)
+        left.note(controls)
+        own = set(map(id, controls))
+        return [*(one for one in left._controls.values() if id(one) not in own), *controls]
 
 
 def declared_by(

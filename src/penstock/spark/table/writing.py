@@ -24,7 +24,7 @@ from penstock.event import Kind
 from penstock.spark.config import DeltaPipelineConfig, SteppedPipelineConfig
 from penstock.spark.table.arrow import arrow, compute
 from penstock.spark.table.chunk import Chunk, Collected, Control
-from penstock.spark.table.declared import Declared, declared_by, with_declared
+from penstock.spark.table.declared import Declarations, Declared, declared_by, with_declared
 from penstock.spark.table.events import Effect, Place, effect_of, renamed
 from penstock.spark.table.lake import Folders, KeptTable, Lake
 from penstock.spark.table.plan import Naming
@@ -83,6 +83,7 @@ class Writer(ABC, Generic[_Own]):
         tables: Mapping[str, int] | None = None,
         loading: bool = False,
         unfollowed: Unfollowed | None = None,
+        declarations: Declarations | None = None,
     ) -> None:
         """`entries_at` gives entries as they came (ENTRY_COLUMNS), for the rejects.
 
@@ -90,7 +91,7 @@ class Writer(ABC, Generic[_Own]):
         tables of collections must have: one that has less is not the table that it was. Without
         `collections`, they are all that there are but this batch's. With `loading` they do not
         have all rows yet. `unfollowed` is told of renames, and one that cannot be followed is no
-        gap then.
+        gap then. `declarations` are those of before the batch.
         """
         self._pipeline = pipeline
         self._config = config
@@ -102,7 +103,10 @@ class Writer(ABC, Generic[_Own]):
         self._least = tables or {}
         self._loading = loading
         self._unfollowed = unfollowed
+        self._declarations = declarations or Declarations()
         self._controls: Sequence[Control] = ()
+        self._said: dict[str, list[Control]] = {}
+        """By collection: what events of the batch, and before it, may declare."""
         self._touched: dict[str, _Own] = {}
         self._rejects: KeptTable | None = None
         self._rows = 0
@@ -119,6 +123,8 @@ class Writer(ABC, Generic[_Own]):
             batch = before(lost.sequence)
         after, last = batch.after, batch.chunk.last_sequence
         self._controls = batch.controls
+        for said in self._declarations.before(batch.controls):
+            self._said.setdefault(said.collection, []).append(said)
         for control in batch.controls:
             if changes_no_row(control):
                 continue
@@ -128,6 +134,7 @@ class Writer(ABC, Generic[_Own]):
         self._changes(batch.chunk, after, last)
         if lost is not None:
             self._control(lost)
+        self._declarations.note(batch.controls)
         return BatchResult(
             batch_id=self._batch_id,
             entries=batch.entries,
@@ -213,7 +220,8 @@ class Writer(ABC, Generic[_Own]):
             table.append(arrow.schema([*own, *columns]).empty_table(), stamp)
 
     def _declared(self, collection: str) -> Declared:
-        return declared_by(self._controls, collection, steps_of(self._config, collection))
+        said = self._said.get(collection, ())
+        return declared_by(said, collection, steps_of(self._config, collection))
 
     def _reject(self, rejects: list[Reject], stamp: Stamp) -> None:
         if not rejects:
