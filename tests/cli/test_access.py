@@ -6,14 +6,19 @@ import ssl
 import urllib.error
 import urllib.request
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from penstock.cli.config import load
 from penstock.errors import ConfigError
+from penstock.event import Commit
+from penstock.log.memory import MemoryLog
 from tests.access.certificates import Authority
 from tests.children import Child
 from tests.cli.service import COMMAND, Service, configure, penstock
+from tests.state.histories import change, copied_whole
+from tests.state.test_keeper import all_steps, keeping
 from tests.waiting import wait_until
 
 ACCESS = """
@@ -76,6 +81,49 @@ def test_a_reader_comes_in_with_its_token_and_leaves_when_it_is_revoked(
         assert token not in text
         assert secret not in text
     assert '"who":"token:app"' in written
+
+
+async def test_names_in_a_grant_that_nothing_has_are_told_with_the_nearest(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """A field that is hidden by a wrong name is shown; a limit to one shows nothing."""
+    config = guarded(tmp_path)
+    (tmp_path / "log").mkdir()
+    log = MemoryLog()
+    rows: list[dict[str, Any]] = [
+        {"_id": 1, "email": "a", "lines": [{"sku": 1}]},
+        {"_id": 2, "phone": None},
+    ]
+    events = tuple(
+        change("shop", "orders", n, document=row, position=n) for n, row in enumerate(rows, 3)
+    )
+    await log.append([*copied_whole("shop"), Commit(source="shop", position="9", events=events)])
+    with keeping(log, tmp_path / "log") as keeper:
+        all_steps(keeper)
+    await log.close()
+
+    def told(*options: str) -> list[str]:
+        create = ("access", "create", "app", *options, "--config", str(config))
+        done = penstock(capsys, *create, "--json")
+        assert done.code == 0, done.err
+        sentences: list[str] = json.loads(done.out)["unmatched"]
+        assert sentences == [
+            line.removeprefix("warning: ") for line in done.err.splitlines() if "warning" in line
+        ]
+        assert penstock(capsys, "access", "revoke", "app", "--config", str(config)).code == 0
+        return sentences
+
+    right = ("--collection", "orders", "--hide", "email", "--hide", "phone", "--hide", "lines.sku")
+    assert told("--source", "shop", *right) == []
+    assert told("--collection", "shop/orders") == []
+    (source,) = told("--source", "shopp")
+    assert source == "--source 'shopp' matches nothing that is configured; the nearest are shop"
+    (collection,) = told("--collection", "order")
+    assert collection.startswith("--collection 'order' matches nothing that the log has told of")
+    assert "orders" in collection
+    email, sku = told("--hide", "emial", "--hide", "lines.skew")
+    assert email.endswith("the nearest are email")
+    assert "'lines.skew' matches nothing in the first 1,000 rows of each collection" in sku
 
 
 @pytest.mark.slow

@@ -9,6 +9,7 @@ from penstock.cli import output
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from penstock.cli.config import Settings
     from penstock.serve.access.grants import WrittenGrant
 
 app = typer.Typer(
@@ -60,14 +61,16 @@ def create(
     """Let somebody in: prints a token, once. It is not kept, and nobody can show it again.
 
     What is not limited is allowed: without --source, --tenant and --collection, all of them. A
-    running service takes it at once.
+    running service takes it at once. What is limited or hidden by a name that nothing has is told.
     """
     import time
 
+    from penstock.cli.access_names import unmatched
     from penstock.serve.access.book import added, changing
     from penstock.serve.access.tokens import Record, new_token
 
     now = time.time()
+    settings, path = _settings(config)
     token, number, digest = new_token()
     record = Record(
         id=number,
@@ -79,10 +82,13 @@ def create(
         created_at=now,
         expires_at=None if expires is None else now + _seconds(expires),
     )
-    with changing(_path(config)) as change:
+    with changing(path) as change:
         change(lambda kept: added(kept, record))
+    told = unmatched(settings, record.grants[0])
+    for sentence in told:
+        output.say(f"warning: {sentence}", err=True)
     if as_json:
-        fact = {"id": number, "name": name, "expiresAt": record.expires_at}
+        fact = {"id": number, "name": name, "expiresAt": record.expires_at, "unmatched": told}
         output.emit(fact if certificate is not None else {**fact, "token": token})
     elif certificate is not None:
         output.stdout().print(
@@ -167,16 +173,22 @@ def revoke(
 
 
 def _path(config: "Path") -> "Path":
+    return _settings(config)[1]
+
+
+def _settings(config: "Path") -> "tuple[Settings, Path]":
+    """The configuration, and where tokens are kept."""
     from penstock.cli.config import load
     from penstock.errors import ConfigError
 
-    tokens = load(config).access.tokens
+    settings = load(config)
+    tokens = settings.access.tokens
     if tokens is None:
         raise ConfigError(
             f"{config}: there is no access.tokens, where tokens are kept. Nothing was changed. "
             f'Write tokens = "access.json" under [access], and restart the service.'
         )
-    return tokens
+    return settings, tokens
 
 
 def _name(name: str) -> str:
