@@ -142,7 +142,7 @@ coverage: servers ## The same tests, and which lines they run; takes half as lon
 
 .PHONY: servers
 servers: setup ## Install the database servers that the tests start
-	$(BIN)/python -m penstock.testing.servers install
+	$(BIN)/python -m tests_support.servers install
 
 .PHONY: soak
 soak: servers ## The long runs: faults injected for hours

@@ -2,8 +2,8 @@
 
 The change is every difference from COMMIT in the working tree. It reaches a test file that is
 changed or that imports a changed module, directly or not. A name in quotes counts as an import: a
-module ("penstock.cli"), or, in tests, one of the same folder ("child.py", "child"). So do the entry
-points of the sources. Other files that a test reads, such as pages of docs, are not tracked.
+module ("penstock.cli"), or, in tests, one of the same folder ("child.py", "child"). So do entry
+points. Other files that a test reads, such as pages of docs, are not tracked.
 """
 
 import re
@@ -15,8 +15,8 @@ from pathlib import Path
 import grimp
 
 ROOT = Path(__file__).resolve().parents[1]
-PACKAGES = {"penstock": ROOT / "src", "tests": ROOT}
-QUOTED = re.compile(r"""["']((?:penstock|tests)(?:\.\w+)+|\w+(?:\.py)?)(?=[:"'])""")
+PACKAGES = {"penstock": ROOT / "src", "tests": ROOT, "tests_support": ROOT}
+QUOTED = re.compile(r"""["']((?:penstock|tests|tests_support)(?:\.\w+)+|\w+(?:\.py)?)(?=[:"'])""")
 EVERYTHING = frozenset({"pyproject.toml", "requirements.lock", "tests/conftest.py"})
 """Files that reach every test."""
 
@@ -64,7 +64,9 @@ def import_graph(modules: dict[str, Path]) -> grimp.ImportGraph:
             graph.add_import(importer=importer, imported=imported)
 
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    sources = [at.split(":")[0] for at in project["entry-points"]["penstock.sources"].values()]
+    behind = [
+        at.split(":")[0] for group in project["entry-points"].values() for at in group.values()
+    ]
     for module, file in modules.items():
         text = file.read_text()
         for quoted in QUOTED.findall(text):
@@ -73,8 +75,8 @@ def import_graph(modules: dict[str, Path]) -> grimp.ImportGraph:
             if module.startswith("tests."):
                 add(module, f"{module.rpartition('.')[0]}.{quoted.removesuffix('.py')}")
         if "entry_points(" in text:
-            for source in sources:
-                add(module, source)
+            for found in behind:
+                add(module, found)
         for folder in file.parents:
             if folder == ROOT / "tests" or not folder.is_relative_to(ROOT / "tests"):
                 break

@@ -1,4 +1,4 @@
-"""Programs that a test starts, reads and ends. Servers are in `penstock.testing.servers`."""
+"""Programs that a test starts, reads and ends. Servers are in `tests_support.servers`."""
 
 import asyncio
 import os

@@ -3,7 +3,7 @@
 A plugin of pytest, active in the process that controls the run. It gives the run a temporary folder
 of its own, also to every process that the tests start, and a mark that these inherit. When the run
 ends, by itself or by a signal, the marked processes are killed and the folder is removed: see
-`penstock.testing.leftovers`. `--basetemp` keeps the tests' own folders where it says.
+`tests_support.leftovers`. `--basetemp` keeps the tests' own folders where it says.
 """
 
 import atexit
@@ -16,7 +16,7 @@ from typing import Final
 
 import pytest
 
-from penstock.testing.leftovers import GuardedFolder
+from tests_support.leftovers import GuardedFolder
 
 MARK: Final = "PENSTOCK_TEST_RUN"
 """The variable that every process of a run inherits: the run's folder."""

@@ -18,7 +18,8 @@ import structlog
 from hypothesis import settings
 from pymongo import MongoClient
 
-from penstock.testing.servers import (
+from tests.seeds import cases
+from tests_support.servers import (
     ZERO,
     EtcdServer,
     MariaDbServer,
@@ -30,8 +31,7 @@ from penstock.testing.servers import (
     ServerUnavailableError,
     SqlServer,
 )
-from penstock.testing.servers.classes import short_lived
-from tests.seeds import cases
+from tests_support.servers.classes import short_lived
 
 SERVER_FIXTURES = frozenset(
     {"etcd", "mongo", "mongo_client", "mongo_database", "mongo6027", "start_etcd", "start_mongo"}

@@ -23,7 +23,7 @@ from typing import Any, Final
 
 import pytest
 
-from penstock.testing.leftovers import marked_processes
+from tests_support.leftovers import marked_processes
 
 TICKS_PER_SECOND: Final = os.sysconf("SC_CLK_TCK")
 MARK: Final = "PENSTOCK_TEST_PROCESS"

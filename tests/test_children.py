@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from penstock.testing.leftovers import marked_processes
 from tests import children
 from tests.children import Child, lines_of
 from tests.waiting import wait_until
+from tests_support.leftovers import marked_processes
 
 
 def shell(script: str, **given: Any) -> Child:

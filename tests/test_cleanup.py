@@ -13,11 +13,11 @@ from typing import Any, Final
 import msgspec
 import pytest
 
-from penstock.testing import leftovers
-from penstock.testing.leftovers import marked_processes
-from penstock.testing.servers import MongoReplicaSet
 from tests.children import Child
 from tests.cleanup import MARK, MEMORY
+from tests_support import leftovers
+from tests_support.leftovers import marked_processes
+from tests_support.servers import MongoReplicaSet
 
 pytestmark = pytest.mark.slow
 
@@ -29,7 +29,7 @@ CODE: Final = """
 import json, os, signal, subprocess, sys, tempfile
 from pathlib import Path
 import pytest
-from penstock.testing.servers import MongoReplicaSet
+from tests_support.servers import MongoReplicaSet
 
 ORPHAN = "setsid sleep 900 & echo $!"
 

@@ -32,7 +32,7 @@ from penstock.audit.querying import Querier, decoded
 from penstock.audit.records import COLUMNS
 from penstock.audit.trail import Head, Trail, document_of_head
 from penstock.event import event_id
-from penstock.testing.servers import MongoReplicaSet
+from tests_support.servers import MongoReplicaSet
 
 RECORDS = int(sys.argv[1]) if len(sys.argv) > 1 else 1_000_000
 ROUNDS = 7

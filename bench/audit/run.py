@@ -42,7 +42,7 @@ from penstock.spark.config import AuditPipelineConfig
 from penstock.spark.progress import PipelineProgress
 from penstock.spark.run import run_pipeline
 from penstock.spark.session import local_session
-from penstock.testing.servers import MongoReplicaSet
+from tests_support.servers import MongoReplicaSet
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -35,7 +35,7 @@ from penstock.sources.mysql import MysqlSource, MysqlSourceConfig
 from penstock.sources.mysql.positions import parse_gtids, parse_position
 from penstock.sources.mysql.session import Session
 from penstock.sources.mysql.stream import drawn_server_id
-from penstock.testing.servers import MariaDbServer
+from tests_support.servers import MariaDbServer
 
 TARGETS = {"bulk": 5.0, "single": 8.0}
 ROWS_IN_A_STATEMENT = 500

@@ -35,7 +35,7 @@ from penstock.cli.capture_process import relax_collector
 from penstock.log.config import LogConfig
 from penstock.log.lmdb import LmdbLog
 from penstock.sources.mongodb import MongoSource, MongoSourceConfig
-from penstock.testing.servers import MongoReplicaSet
+from tests_support.servers import MongoReplicaSet
 
 EVENTS = int(sys.argv[1]) if len(sys.argv) > 1 else 60_000
 ROUNDS = 5

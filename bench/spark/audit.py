@@ -10,7 +10,7 @@ from typing import Final
 from bench.spark.stage import Figure, Given, agree, configured, piped
 from penstock.audit.config import TrailConfig
 from penstock.audit.trail import Trail
-from penstock.testing.servers import MongoReplicaSet
+from tests_support.servers import MongoReplicaSet
 
 WHAT: Final = "audit (MongoDB)"
 

@@ -16,7 +16,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from bench.spark.orders import FILE_CHANGES, JSON_DOCUMENT, quantity
 from bench.spark.stage import Clock, Figure, Given, agree, columns_of, session
-from penstock.testing.servers import DELTA
+from tests_support.servers import DELTA
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

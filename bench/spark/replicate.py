@@ -5,7 +5,7 @@ import psycopg
 
 from bench.spark.orders import quantity
 from bench.spark.stage import Figure, Given, agree, piped
-from penstock.testing.servers import PostgresServer
+from tests_support.servers import PostgresServer
 
 
 def measure(given: Given) -> list[Figure]:

@@ -23,9 +23,9 @@ from pymongo.collection import Collection
 from websockets.asyncio.client import connect
 
 from bench.zero.run import document
-from penstock.testing.servers import ZERO, MongoReplicaSet, PostgresServer
 from tests.e2e.test_zero import Deployed
 from tests.zero.real import scripts
+from tests_support.servers import ZERO, MongoReplicaSet, PostgresServer
 
 WRITES = 200
 INTERVAL_SECONDS = 0.05

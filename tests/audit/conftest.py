@@ -7,11 +7,11 @@ import pytest
 
 from penstock.audit.trail import Trail
 from penstock.sources.mysql.connection import Connected
-from penstock.testing.servers import MongoReplicaSet, MongoStandalone, SqlServer
 from tests.audit.restoring import KEEP_MODE
 from tests.audit.support import trail_of
 from tests.conftest import started
 from tests.mysql.support import run
+from tests_support.servers import MongoReplicaSet, MongoStandalone, SqlServer
 
 
 @pytest.fixture(scope="session")

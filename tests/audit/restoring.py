@@ -13,10 +13,10 @@ from penstock.audit.trail import Trail
 from penstock.cli import audit_restore
 from penstock.event import AnyEvent, ChangeEvent, kind_of
 from penstock.sources.mysql.connection import Connected
-from penstock.testing.servers import SqlServer
 from tests.audit.support import BYTES_MAX, marker, writer_of
 from tests.mysql.support import Story, caught_up, completed, run, source_of
 from tests.telling import follow
+from tests_support.servers import SqlServer
 
 
 class Audited:

@@ -14,8 +14,8 @@ from penstock.audit.querying import Querier
 from penstock.audit.trail import Trail
 from penstock.checks import Check, Level
 from penstock.errors import AuditError, TrailUnavailableError
-from penstock.testing.servers import MongoReplicaSet, free_ports
 from tests.audit.support import row, trail_of, write
+from tests_support.servers import MongoReplicaSet, free_ports
 
 pytestmark = pytest.mark.server
 

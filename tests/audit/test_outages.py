@@ -12,9 +12,9 @@ from penstock.audit.trail import Trail
 from penstock.audit.writing import Writer
 from penstock.errors import AuditError
 from penstock.telemetry import PIPELINE_REGISTRY
-from penstock.testing.servers import MongoReplicaSet
 from tests.audit.support import commit_of, marker, row, steps, stored, trail_of, write, writer_of
 from tests.waiting import PATIENCE_SECONDS, wait_until
+from tests_support.servers import MongoReplicaSet
 
 
 def metric(name: str) -> float:

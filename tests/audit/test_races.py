@@ -27,7 +27,6 @@ from penstock.spark.audit import AuditTarget
 from penstock.spark.config import AuditPipelineConfig
 from penstock.spark.rows import gap_row
 from penstock.spark.target import TargetStoppedError
-from penstock.testing.servers import MongoReplicaSet
 from tests.audit.proofs import patience, verify
 from tests.audit.support import (
     commit_of,
@@ -40,6 +39,7 @@ from tests.audit.support import (
     write,
     writer_of,
 )
+from tests_support.servers import MongoReplicaSet
 
 pytestmark = pytest.mark.server
 

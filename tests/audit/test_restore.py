@@ -25,10 +25,10 @@ from penstock.sources.mysql.connection import Connected
 from penstock.sources.mysql.restoring.making import Making
 from penstock.sources.mysql.restoring.server import Server, target_of
 from penstock.sources.mysql.restoring.sql import Statement
-from penstock.testing.servers import MariaDbServer, SqlServer
 from tests.audit.restoring import KEEP_MODE, Audited, differing, keep, restore, tables_of
 from tests.audit.support import row, write
 from tests.mysql.support import purge, run
+from tests_support.servers import MariaDbServer, SqlServer
 
 pytestmark = pytest.mark.server
 

@@ -9,9 +9,9 @@ import pytest
 from penstock.audit.trail import Trail
 from penstock.cli.restore_asked import DOUBTS
 from penstock.sources.mysql.connection import Connected
-from penstock.testing.servers import MariaDbServer
 from tests.audit.restoring import Audited, restore
 from tests.mysql.support import run
+from tests_support.servers import MariaDbServer
 
 PAGE = Path("docs/how-to/audit.md").read_text()
 SECTION = PAGE.partition("## Go back in time\n")[2].partition("\n## ")[0]

@@ -17,11 +17,11 @@ from penstock.cli.audit_screen import (
     _Screen,  # pyright: ignore[reportPrivateUsage]
     interrupts,
 )
-from penstock.testing.servers import MongoReplicaSet
 from tests.audit.commands import configured
 from tests.audit.support import commit_of, row, text, trail_of, write
 from tests.audit.terminal import CLEAR, DOWN, ENTER, ESCAPE, F1, F5, F9, F10, UP, terminal
 from tests.cli.service import penstock
+from tests_support.servers import MongoReplicaSet
 
 pytestmark = pytest.mark.server
 

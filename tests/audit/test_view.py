@@ -14,12 +14,12 @@ from penstock.audit.filters import Filters
 from penstock.audit.following import Follower
 from penstock.audit.trail import Trail
 from penstock.errors import AuditError
-from penstock.testing.servers import MongoReplicaSet
 from tests.audit.commands import configured
 from tests.audit.support import commit_of, marker, row, steps, trail_of, write, writer_of
 from tests.children import Child
 from tests.cli.service import COMMAND, penstock
 from tests.waiting import PATIENCE_SECONDS
+from tests_support.servers import MongoReplicaSet
 
 pytestmark = pytest.mark.server
 

@@ -17,7 +17,6 @@ from penstock.audit.records import parts_of
 from penstock.audit.trail import Trail
 from penstock.audit.writing import Writer
 from penstock.errors import AuditError, TrailConflictError, TrailTakenError
-from penstock.testing.servers import MongoReplicaSet
 from tests.audit.proofs import verify
 from tests.audit.support import (
     commit_of,
@@ -31,6 +30,7 @@ from tests.audit.support import (
     writer_of,
 )
 from tests.waiting import PATIENCE_SECONDS
+from tests_support.servers import MongoReplicaSet
 
 pytestmark = pytest.mark.server
 

@@ -7,10 +7,10 @@ import pytest
 
 from penstock.event import Commit
 from penstock.log.memory import MemoryLog
-from penstock.testing.servers import SqlServer
 from tests.captures.support import captures, rest, subscribed
 from tests.conftest import database_of
 from tests.mysql.support import caught_up, run, source_of
+from tests_support.servers import SqlServer
 
 TABLES: Final = (
     "CREATE TABLE prices (price DECIMAL(9, 2) PRIMARY KEY)",

@@ -13,8 +13,8 @@ from penstock.cli.config import Settings, load
 from penstock.cli.publishing import opened_log
 from penstock.log import LmdbLog
 from penstock.ports import Checkpoint
-from penstock.testing.servers import EtcdServer
 from tests.waiting import patience, until
+from tests_support.servers import EtcdServer
 
 SHOP = """
 [sources.shop]

@@ -13,10 +13,10 @@ from penstock.event import Commit, Fragment, Kind, SystemEvent, kind_of
 from penstock.log import LmdbLog, LmdbLogReader
 from penstock.log.wake import ask
 from penstock.testing.contracts.entries import changes, read_all
-from penstock.testing.servers import EtcdServer
 from tests.checkpoints.support import etcd_section, facts, machine
 from tests.cli.service import Done, Service, penstock
 from tests.waiting import wait_until
+from tests_support.servers import EtcdServer
 
 SERVE = '[serve]\ngrpc = "127.0.0.1:0"\nflight = "127.0.0.1:0"\nhttp = "off"\n'
 SLOW = '[sources.shop]\ntype = "script"\nevents_per_second = 50\nheartbeat_seconds = 0.2\n'

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from penstock.checkpoints import CheckpointConfig
-from penstock.testing.servers import EtcdServer
 from tests.cli.service import Service, penstock
 from tests.mongodb.test_docs import default_of
+from tests_support.servers import EtcdServer
 
 PAGE = Path("docs/how-to/checkpoints.md")
 

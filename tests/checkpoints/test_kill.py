@@ -17,10 +17,10 @@ from penstock.event import Entry, Kind, kind_of
 from penstock.log import LmdbLogReader
 from penstock.ports import Checkpoint
 from penstock.testing.contracts.entries import read_all, require_whole_commits
-from penstock.testing.servers import EtcdServer, MongoReplicaSet
 from tests.checkpoints.support import etcd_section, machine, published
 from tests.cli.service import Service
 from tests.waiting import until
+from tests_support.servers import EtcdServer, MongoReplicaSet
 
 pytestmark = pytest.mark.slow
 

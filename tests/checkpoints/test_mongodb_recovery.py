@@ -16,11 +16,11 @@ from penstock.event import Entry, Kind, SystemEvent, kind_of
 from penstock.log.wake import ask
 from penstock.sources.mongodb.positions import parse_position
 from penstock.testing.contracts.entries import read_all
-from penstock.testing.servers import EtcdServer, MongoReplicaSet
 from tests import waiting
 from tests.checkpoints.support import Running, etcd_section, facts, machine, service
 from tests.conftest import started
 from tests.mongodb.histories import roll_over
+from tests_support.servers import EtcdServer, MongoReplicaSet
 
 Client = MongoClient[dict[str, Any]]
 

@@ -34,7 +34,6 @@ from penstock.ports import Ancestor
 from penstock.progress import parse_progress
 from penstock.subscribe import start
 from penstock.testing.contracts.entries import read_all, require_whole_commits
-from penstock.testing.servers import EtcdServer, free_ports
 from tests.checkpoints.support import (
     SHOP,
     etcd_section,
@@ -45,6 +44,7 @@ from tests.checkpoints.support import (
     service,
 )
 from tests.waiting import until
+from tests_support.servers import EtcdServer, free_ports
 
 
 def told(entries: list[Entry], source: str) -> list[str]:

@@ -26,7 +26,7 @@ from penstock.errors import (
 from penstock.ports import CheckpointStore
 from penstock.testing.contracts import CheckpointStoreContract
 from penstock.testing.contracts.checkpoints import checkpoint
-from penstock.testing.servers import EtcdServer, EtcdTls, MongoReplicaSet, free_ports
+from tests_support.servers import EtcdServer, EtcdTls, MongoReplicaSet, free_ports
 
 Key = ec.EllipticCurvePrivateKey
 

@@ -14,9 +14,9 @@ from typer.testing import CliRunner
 from penstock.audit.trail import Trail
 from penstock.cli import audit_archive, audit_erase, audit_verify
 from penstock.errors import AuditError, ConfigError, RequestError, TrailUnavailableError
-from penstock.testing.servers import MongoReplicaSet
 from tests.audit.proofs import history
 from tests.audit.support import trail_of, write
+from tests_support.servers import MongoReplicaSet
 
 CONFIG = """
 [sources.shop]

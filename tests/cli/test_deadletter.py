@@ -12,10 +12,10 @@ from bson.raw_bson import RawBSONDocument
 from pymongo import MongoClient
 
 from penstock.cli.control import request
-from penstock.testing.servers import MongoReplicaSet
 from tests.cli.service import Service, configure, penstock
 from tests.mongodb.test_documents import document, element
 from tests.waiting import wait_until
+from tests_support.servers import MongoReplicaSet
 
 Client = MongoClient[dict[str, Any]]
 

@@ -13,8 +13,8 @@ import pytest
 
 from penstock.log import LmdbLog
 from penstock.log.config import LogConfig
-from penstock.testing.servers import MongoReplicaSet, free_ports
 from tests.cli.service import COMMAND, configure, penstock
+from tests_support.servers import MongoReplicaSet, free_ports
 
 FREE_PORTS = '\n[serve]\ngrpc = "127.0.0.1:0"\nflight = "127.0.0.1:0"\nhttp = "127.0.0.1:0"\n'
 

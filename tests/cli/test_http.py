@@ -14,10 +14,10 @@ from penstock.cli.tail import oldest
 from penstock.client import follow_sync
 from penstock.client.flight import LogClient
 from penstock.event import Kind
-from penstock.testing.servers import MongoReplicaSet, MySqlServer
 from tests.children import standing_still
 from tests.cli.service import Service, configure, penstock
 from tests.waiting import wait_until
+from tests_support.servers import MongoReplicaSet, MySqlServer
 
 SHOP = """
 [log]

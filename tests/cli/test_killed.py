@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from penstock.testing.leftovers import kill_marked, marked_processes
 from tests.children import Child
 from tests.cli.service import COMMAND, SHOP, Service, configure
 from tests.serve.dynamodb.support import served
 from tests.waiting import wait_until
+from tests_support.leftovers import kill_marked, marked_processes
 
 MARK = "PENSTOCK_TEST_KILLED"
 WAITS_FOR_SERVICE_SECONDS = 30.0

@@ -17,10 +17,10 @@ from penstock.errors import ConfigError
 from penstock.serve.flight import FlightServer
 from penstock.spark.config import AuditPipelineConfig
 from penstock.spark.progress import PipelineProgress, RunBegan
-from penstock.testing.servers import free_ports
 from tests.cli.service import SHOP, configure, penstock
 from tests.flight.blocks import BlockLog, insert
 from tests.waiting import PATIENCE_SECONDS
+from tests_support.servers import free_ports
 
 
 @pytest.fixture

@@ -23,10 +23,10 @@ from penstock.client import Change, follow_sync
 from penstock.event import SystemEvent
 from penstock.log import LmdbLog
 from penstock.sources.script import ScriptSource, ScriptSourceConfig
-from penstock.testing.servers import MongoReplicaSet
 from tests.audit.terminal import terminal
 from tests.cli.service import Service, commands_alive, configure, penstock
 from tests.waiting import wait_until
+from tests_support.servers import MongoReplicaSet
 
 NONE = LastState(source="", state="", since_ms=0)
 AT_REST = """[serve]

@@ -10,9 +10,9 @@ from contextlib import contextmanager
 import pytest
 
 from penstock.programs import start_program
-from penstock.testing.leftovers import marked_processes
 from tests.children import Child
 from tests.waiting import wait_until
+from tests_support.leftovers import marked_processes
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="supervises on Linux only")
 

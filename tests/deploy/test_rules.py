@@ -15,14 +15,14 @@ from penstock.cli.pipeline_metrics import Meter, shown
 from penstock.serve.flight import FlightServer
 from penstock.spark.progress import RunBegan
 from penstock.store import KeyType, Store, StreamViewType
-from penstock.testing.servers import free_ports
-from penstock.testing.servers.debian import PROMETHEUS
-from penstock.testing.servers.packages import ServerUnavailableError
 from tests.audit.conftest import trail
 from tests.audit.support import row, write
 from tests.cli.service import Service, spawn
 from tests.flight.blocks import BlockLog, insert
 from tests.waiting import until
+from tests_support.servers import free_ports
+from tests_support.servers.debian import PROMETHEUS
+from tests_support.servers.packages import ServerUnavailableError
 
 __all__ = ["trail"]  # a fixture
 

@@ -22,13 +22,13 @@ from penstock.progress import Progress, parse_progress
 from penstock.sources.mongodb.positions import parse_position
 from penstock.subscribe.shards import Shards
 from penstock.testing.contracts.entries import read_all
-from penstock.testing.servers import EtcdServer, MongoReplicaSet, free_ports
 from tests.checkpoints.support import etcd_section, published
 from tests.e2e.comparison import Fold, folded
 from tests.e2e.consumer import CHANGES, PROGRESS, REBUILDS, Wishes
 from tests.e2e.processes import Process, Service
 from tests.e2e.workload import ACCOUNTS, ITEMS, ORDERS, Writers
 from tests.waiting import wait_until
+from tests_support.servers import EtcdServer, MongoReplicaSet, free_ports
 
 Client = MongoClient[dict[str, Any]]
 

@@ -17,13 +17,6 @@ import pytest
 from pymongo import MongoClient
 
 from penstock.audit.fold import decoded
-from penstock.testing.servers import (
-    MariaDbServer,
-    MongoReplicaSet,
-    MySqlServer,
-    SqlServer,
-    free_ports,
-)
 from tests.children import MODULE, Child
 from tests.e2e.processes import Process, Service
 from tests.e2e.trail import check_transactions, folded, row_changes
@@ -32,6 +25,13 @@ from tests.mysql.killing import compared, contents, logged
 from tests.mysql.support import run
 from tests.seeds import seed_of
 from tests.waiting import wait_until
+from tests_support.servers import (
+    MariaDbServer,
+    MongoReplicaSet,
+    MySqlServer,
+    SqlServer,
+    free_ports,
+)
 
 VICTIMS = ("service", "capture", "driver", "server", "mongo")
 WRITERS = "tests.mysql.programs"

@@ -19,7 +19,6 @@ from pymongo import MongoClient
 
 from penstock.client.flight import LogClient
 from penstock.progress import Progress
-from penstock.testing.servers import MongoReplicaSet, free_ports
 from tests.e2e.comparison import (
     NESTED,
     balances_of_every_version,
@@ -34,6 +33,7 @@ from tests.e2e.processes import Process, Service
 from tests.e2e.workload import ACCOUNTS, COLLECTIONS, ITEMS, Writers, prepare
 from tests.seeds import seed_of
 from tests.waiting import wait_until
+from tests_support.servers import MongoReplicaSet, free_ports
 
 VICTIMS = ("service", "capture", "serve", "consumer", "driver")
 

@@ -28,7 +28,6 @@ from penstock.errors import GapError
 from penstock.event import Kind
 from penstock.progress import parse_progress
 from penstock.sources.mongodb.positions import parse_position
-from penstock.testing.servers import EtcdServer, MongoReplicaSet
 from tests.cli.service import spawn
 from tests.e2e.comparison import Fold, canonical_of, stored_collection
 from tests.e2e.deliveries import (
@@ -58,6 +57,7 @@ from tests.e2e.workload import ACCOUNTS, COLLECTIONS, ORDERS, prepare
 from tests.mongodb.histories import roll_over
 from tests.seeds import seed_of
 from tests.waiting import wait_until
+from tests_support.servers import EtcdServer, MongoReplicaSet
 
 FORGETFUL = "small"
 """The source whose oplog rolls over."""

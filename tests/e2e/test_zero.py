@@ -21,7 +21,11 @@ from pymongo import MongoClient
 
 from penstock.log import LmdbLogReader
 from penstock.ports import Bounds
-from penstock.testing.servers import (
+from tests.e2e.processes import Service
+from tests.seeds import seed_of
+from tests.waiting import wait_until
+from tests.zero.real import real_client, replica
+from tests_support.servers import (
     RESET_EXIT_CODE,
     MongoReplicaSet,
     PostgresServer,
@@ -29,10 +33,6 @@ from penstock.testing.servers import (
     ZeroCache,
     free_ports,
 )
-from tests.e2e.processes import Service
-from tests.seeds import seed_of
-from tests.waiting import wait_until
-from tests.zero.real import real_client, replica
 
 VICTIMS = ("service", "capture", "serve", "cache")
 ACCOUNTS = 40

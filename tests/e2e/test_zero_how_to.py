@@ -18,12 +18,12 @@ import pytest
 from pymongo import MongoClient
 
 from penstock.errors import ConfigError
-from penstock.testing.servers import ZERO, MongoReplicaSet, PostgresServer
 from tests.children import Child
 from tests.cli.service import penstock
 from tests.e2e.test_zero import Deployed
 from tests.waiting import wait_until
 from tests.zero.how_to import blocks, configuration
+from tests_support.servers import ZERO, MongoReplicaSet, PostgresServer
 
 LOG = '[log]\npath = "data/log"\n'
 SERVE = '[serve]\nhttp = "127.0.0.1:8080"\n'

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from penstock.testing.servers import MariaDbServer, PostgresServer
 from tests.e2e.test_zero import Deployed
 from tests.seeds import seed_of
 from tests.waiting import wait_until
 from tests.zero.real import replica
+from tests_support.servers import MariaDbServer, PostgresServer
 
 ACCOUNTS = 20
 TOTAL = 100 * ACCOUNTS

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from pymongo import MongoClient
 
-from penstock.testing.servers import MongoReplicaSet
 from tests.conftest import started
+from tests_support.servers import MongoReplicaSet
 
 
 @pytest.fixture(scope="module")

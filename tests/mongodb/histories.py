@@ -11,10 +11,10 @@ from penstock.event import ClusterTime
 from penstock.ports import ChangeSource
 from penstock.sources.mongodb import MongoSource
 from penstock.sources.mongodb.positions import parse_position
-from penstock.testing.servers import MongoReplicaSet
 from tests.histories import Deployment, Write
 from tests.mongodb.support import config
 from tests.waiting import wait_until
+from tests_support.servers import MongoReplicaSet
 
 Client = MongoClient[dict[str, Any]]
 MEMBERS = 3

@@ -21,11 +21,11 @@ from penstock.state.config import StateConfig
 from penstock.state.keeper import StateKeeper
 from penstock.state.reconcile import Reconciler
 from penstock.subscribe import Criteria
-from penstock.testing.servers import MongoReplicaSet
 from tests.conftest import started
 from tests.mongodb.histories import roll_over
 from tests.mongodb.support import config, folded, stored_rows
 from tests.waiting import until
+from tests_support.servers import MongoReplicaSet
 
 Client = MongoClient[dict[str, Any]]
 COLLECTIONS = ["customers", "orders"]

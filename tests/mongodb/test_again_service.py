@@ -15,9 +15,9 @@ from penstock.client import follow, snapshot
 from penstock.client.change import Change
 from penstock.errors import StateIncompleteError
 from penstock.event import ChangeEvent, Kind
-from penstock.testing.servers import MongoReplicaSet, free_ports
 from tests.cli.service import Service, configure, spawn
 from tests.waiting import until
+from tests_support.servers import MongoReplicaSet, free_ports
 
 Client = MongoClient[dict[str, Any]]
 pytestmark = [pytest.mark.server, pytest.mark.slow, pytest.mark.timeout(900)]

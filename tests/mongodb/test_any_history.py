@@ -6,10 +6,10 @@ from random import Random
 
 import pytest
 
-from penstock.testing.servers import MongoReplicaSet
 from tests.histories import Histories
 from tests.mongodb.histories import OPTIONS, MongoDeployment
 from tests.seeds import seed_of
+from tests_support.servers import MongoReplicaSet
 
 
 @pytest.mark.slow

@@ -16,10 +16,10 @@ from penstock.event import SystemEvent
 from penstock.ports import KeyRange
 from penstock.sources.mongodb import snapshot
 from penstock.sources.mongodb.snapshot import read_chunk
-from penstock.testing.servers import MongoReplicaSet
 from tests.mongodb.support import Reading, folded, reading, source, stored_rows
 from tests.mongodb.test_ranges import read_all
 from tests.waiting import wait_until
+from tests_support.servers import MongoReplicaSet
 
 Client = MongoClient[dict[str, Any]]
 pytestmark = pytest.mark.server

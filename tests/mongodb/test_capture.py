@@ -13,8 +13,8 @@ from pymongo.client_session import ClientSession
 
 from penstock.errors import UndecodableError
 from penstock.event import Operation, SchemaEvent, event_id
-from penstock.testing.servers import MongoReplicaSet
 from tests.mongodb.support import loaded, reading
+from tests_support.servers import MongoReplicaSet
 
 Client = MongoClient[dict[str, Any]]
 

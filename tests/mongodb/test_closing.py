@@ -12,9 +12,9 @@ import pytest
 
 from penstock.sources.mongodb import closing
 from penstock.sources.mongodb.closing import Heartbeats, close
-from penstock.testing.servers import MongoReplicaSet
 from tests.mongodb.support import source
 from tests.waiting import turns
+from tests_support.servers import MongoReplicaSet
 
 
 def beat(port: int, *, awaited: bool = False) -> Any:

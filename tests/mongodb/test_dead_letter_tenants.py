@@ -14,11 +14,11 @@ from penstock.sources.mongodb.normalise import Change
 from penstock.sources.mongodb.positions import parse_position
 from penstock.subscribe import Criteria
 from penstock.subscribe.scope import Grant, Scope
-from penstock.testing.servers import MongoReplicaSet
 from tests.capture.test_deadletter import delivered
 from tests.mongodb.support import Reading, folded, loaded, source
 from tests.mongodb.test_dead_letters import TWICE, damaged, lettered, letters_of
 from tests.mongodb.test_normalise import raw
+from tests_support.servers import MongoReplicaSet
 
 Client = MongoClient[dict[str, Any]]
 IMAGES: dict[str, Any] = {"changeStreamPreAndPostImages": {"enabled": True}}

@@ -21,11 +21,11 @@ from penstock.sources.mongodb.documents import OPTIONS, decode
 from penstock.sources.mongodb.normalise import Change, Normaliser
 from penstock.sources.mongodb.poison import DeadLetters
 from penstock.sources.mongodb.positions import parse_position
-from penstock.testing.servers import MongoReplicaSet
 from tests.mongodb.support import Reading, folded, loaded, reading, source, stored_rows
 from tests.mongodb.test_documents import document, element, text
 from tests.mongodb.test_large_events import grow
 from tests.mongodb.test_normalise import TOKEN, raw
+from tests_support.servers import MongoReplicaSet
 
 Client = MongoClient[dict[str, Any]]
 TWICE = element(0x10, b"k", b"\1\0\0\0") * 2

@@ -18,10 +18,10 @@ from penstock.sources.mongodb.diffs import described
 from penstock.sources.mongodb.documents import BsonEncoder
 from penstock.subscribe.compose import Composition
 from penstock.subscribe.compose import InexactError as NoCompositionError
-from penstock.testing.servers import MongoReplicaSet
 from penstock.updates import apply_update
 from tests.mongodb.support import Reading, reading
 from tests.seeds import seed_of
+from tests_support.servers import MongoReplicaSet
 
 Document = dict[str, Any]
 NAMES = ("a", "b", "a.b", "b.0", "a.b.a", "0", "1", "01", "", ".", "a.", "$x", "x.$y", "ab")

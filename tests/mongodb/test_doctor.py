@@ -17,9 +17,9 @@ from penstock.errors import ConfigError, SourceUnavailableError
 from penstock.sources.mongodb import doctor
 from penstock.sources.mongodb.deployment import Deployment
 from penstock.sources.mongodb.positions import MongoPosition, Server, Token
-from penstock.testing.servers import MariaDbServer, MongoReplicaSet, free_ports
 from tests.access.certificates import Authority
 from tests.mongodb.support import config, reading, source
+from tests_support.servers import MariaDbServer, MongoReplicaSet, free_ports
 
 source_module = importlib.import_module("penstock.sources.mongodb.source")
 doctor_module = importlib.import_module("penstock.sources.mongodb.doctor")

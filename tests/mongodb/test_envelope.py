@@ -16,9 +16,9 @@ from penstock.errors import UndecodableError
 from penstock.sources.mongodb.documents import OPTIONS, decode, decode_together
 from penstock.sources.mongodb.envelope import opened
 from penstock.sources.mongodb.normalise import Change, Normaliser
-from penstock.testing.servers import MongoReplicaSet
 from tests.mongodb.support import reading
 from tests.mongodb.test_documents import DOCUMENTS, INT64, SCALARS
+from tests_support.servers import MongoReplicaSet
 
 NUMBER = st.integers(0, (1 << 32) - 1)
 NAME = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), min_size=1)

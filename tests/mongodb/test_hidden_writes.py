@@ -11,8 +11,8 @@ from bson import Timestamp
 from pymongo import MongoClient
 
 from penstock.event import SchemaEvent
-from penstock.testing.servers import MongoReplicaSet
 from tests.mongodb.support import folded, reading, stored_rows
+from tests_support.servers import MongoReplicaSet
 
 Client = MongoClient[dict[str, Any]]
 Act = Callable[[Client, str, str], Any]

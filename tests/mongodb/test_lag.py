@@ -3,8 +3,8 @@
 import time
 
 from penstock.event import Commit
-from penstock.testing.servers import MongoReplicaSet
 from tests.mongodb.support import source
+from tests_support.servers import MongoReplicaSet
 
 IDLE_SECONDS_MAX = 30
 """An idle primary writes to its oplog every ten seconds, which is what its tokens tell of."""

@@ -7,8 +7,8 @@ from pymongo import MongoClient
 
 from penstock.errors import UndecodableError
 from penstock.sources.mongodb import cursor
-from penstock.testing.servers import MongoReplicaSet
 from tests.mongodb.support import failing, loaded, reading, source
+from tests_support.servers import MongoReplicaSet
 
 Client = MongoClient[dict[str, Any]]
 LARGE = 5_800_000

@@ -24,11 +24,11 @@ from penstock.sources.mongodb.positions import (
     Token,
     parse_position,
 )
-from penstock.testing.servers import MongoReplicaSet
 from tests.conftest import started
 from tests.mongodb.histories import roll_over
 from tests.mongodb.support import Reading, failing, folded, loaded, reading, source, stored_rows
 from tests.waiting import patience
+from tests_support.servers import MongoReplicaSet
 
 Client = MongoClient[dict[str, Any]]
 pytestmark = pytest.mark.server

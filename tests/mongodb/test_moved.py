@@ -17,10 +17,10 @@ from penstock.event import AnyEvent, ChangeEvent, SystemEvent
 from penstock.log.memory import MemoryLog
 from penstock.ports import Checkpoint
 from penstock.sources.mongodb.positions import parse_position
-from penstock.testing.servers import MongoReplicaSet
 from tests.mongodb.support import config, folded, stored_rows
 from tests.mongodb.support import source as mongo_source
 from tests.mongodb.test_again import Capturing, Client, capturing, told_deletes
+from tests_support.servers import MongoReplicaSet
 
 COPIED_IN_PART: dict[str, Any] = {"start": "snapshot", "snapshot_chunk_documents": 2}
 DOCUMENTS = 300

@@ -10,9 +10,9 @@ from pymongo import MongoClient
 from penstock.capture.watch import NamesWatch
 from penstock.checks import Level
 from penstock.sources.mongodb import doctor
-from penstock.testing.servers import MongoReplicaSet
 from tests.cli.service import configure, penstock
 from tests.mongodb.support import config, source
+from tests_support.servers import MongoReplicaSet
 
 Client = MongoClient[dict[str, Any]]
 

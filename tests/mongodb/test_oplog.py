@@ -9,9 +9,9 @@ from pymongo import MongoClient
 from penstock.errors import RequestError
 from penstock.ports import Retains, Rewinds
 from penstock.sources.mongodb.positions import parse_position
-from penstock.testing.servers import MongoReplicaSet
 from tests.mongodb.histories import roll_over
 from tests.mongodb.support import Reading, source
+from tests_support.servers import MongoReplicaSet
 
 
 async def test_a_rewound_source_tells_again_what_followed_whole_and_with_the_same_ids(

@@ -20,9 +20,9 @@ from penstock.sources.mongodb.normalise import Normaliser
 from penstock.sources.mongodb.positions import MongoPosition, Scope, Server, Token, parse_position
 from penstock.sources.mongodb.ranges import edges_of, has_told, told
 from penstock.sources.mongodb.snapshot import Chunk
-from penstock.testing.servers import MongoReplicaSet
 from tests.mongodb.support import config, reading, source
 from tests.mongodb.test_snapshot import KEYS, Client
+from tests_support.servers import MongoReplicaSet
 
 TOKEN = Token("82" + "00000064" + "00000002" + "29296E04")
 

@@ -7,9 +7,9 @@ import pytest
 from penstock.ports import ChangeSource
 from penstock.sources.mongodb import MongoSource
 from penstock.testing.contracts.ranges import RangeContract
-from penstock.testing.servers import MongoReplicaSet
 from tests.mongodb.support import config
 from tests.mongodb.test_snapshot import Client
+from tests_support.servers import MongoReplicaSet
 
 
 class TestMongo(RangeContract):

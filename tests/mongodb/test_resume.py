@@ -14,10 +14,10 @@ from penstock.errors import SourceChangedError, SourceUnavailableError
 from penstock.event import Commit, Fragment
 from penstock.sources.mongodb import assemble
 from penstock.sources.mongodb.positions import parse_position
-from penstock.testing.servers import MongoReplicaSet
 from tests.children import standing_still
 from tests.mongodb.support import Reading, loaded, reading, source
 from tests.waiting import patience
+from tests_support.servers import MongoReplicaSet
 
 Client = MongoClient[dict[str, Any]]
 pytestmark = pytest.mark.server

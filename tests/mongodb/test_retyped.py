@@ -14,8 +14,8 @@ from penstock.errors import UndecodableError
 from penstock.event import ChangeEvent
 from penstock.sources.mongodb.documents import OPTIONS
 from penstock.sources.mongodb.normalise import Normaliser
-from penstock.testing.servers import MongoReplicaSet
 from tests.mongodb.support import folded, reading
+from tests_support.servers import MongoReplicaSet
 
 TOKEN = "826B00207E00000014" + "AB" * 30
 LONG = "x" * 300

@@ -14,9 +14,9 @@ from penstock.progress import Progress
 from penstock.sources.mongodb.positions import parse_position
 from penstock.subscribe.criteria import Criteria
 from penstock.subscribe.deliver import Subscription, deliver
-from penstock.testing.servers import MongoReplicaSet
 from penstock.wire import Block, decode_message
 from tests.mongodb.support import Reading, folded, reading, stored_rows
+from tests_support.servers import MongoReplicaSet
 
 Client = MongoClient[dict[str, Any]]
 

@@ -17,9 +17,9 @@ from penstock.event import ChangeEvent, Entry
 from penstock.log import MemoryLog
 from penstock.ports import LogReader
 from penstock.sources.mongodb import MongoSource
-from penstock.testing.servers import MongoReplicaSet
 from tests.mongodb.support import config, folded, stored_rows
 from tests.waiting import until
+from tests_support.servers import MongoReplicaSet
 
 Client = MongoClient[dict[str, Any]]
 IDS: list[Any] = ["a", "a/b", "b:a", 5, "5", "orders/a"]

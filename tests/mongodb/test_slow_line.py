@@ -11,8 +11,8 @@ from pymongo import MongoClient
 
 from penstock.sources.mongodb.pace import Pace
 from penstock.testing.faults import CutProxy
-from penstock.testing.servers import MongoReplicaSet
 from tests.mongodb.support import Reading, reading
+from tests_support.servers import MongoReplicaSet
 
 Client = MongoClient[dict[str, Any]]
 BYTES, DOCUMENTS, BYTES_PER_SECOND = 50_000, 40, 1_000_000

@@ -22,7 +22,6 @@ from penstock.event import ChangeEvent, SystemEvent
 from penstock.sources.mongodb import deployment
 from penstock.sources.mongodb.documents import OPTIONS, decode
 from penstock.sources.mongodb.positions import parse_position
-from penstock.testing.servers import MongoReplicaSet
 from tests.mongodb.support import (
     Reading,
     before_chunk,
@@ -32,6 +31,7 @@ from tests.mongodb.support import (
     source,
     stored_rows,
 )
+from tests_support.servers import MongoReplicaSet
 
 Client = MongoClient[dict[str, Any]]
 COLLECTIONS = ["customers", "orders"]

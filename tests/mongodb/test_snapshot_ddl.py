@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from pymongo import MongoClient
 
-from penstock.testing.servers import MongoReplicaSet
 from tests.mongodb.support import Reading, before_chunk, folded, reading, stored_rows
+from tests_support.servers import MongoReplicaSet
 
 Client = MongoClient[dict[str, Any]]
 

@@ -6,8 +6,8 @@ from typing import Any
 
 from pymongo import MongoClient
 
-from penstock.testing.servers import MongoReplicaSet
 from tests.mongodb.support import folded, reading, stored_rows
+from tests_support.servers import MongoReplicaSet
 
 Client = MongoClient[dict[str, Any]]
 ROWS = 120

@@ -8,8 +8,8 @@ from pymongo import MongoClient
 
 from penstock.client import unflatten
 from penstock.errors import ConfigError
-from penstock.testing.servers import MongoReplicaSet
 from tests.mongodb.support import reading
+from tests_support.servers import MongoReplicaSet
 
 Client = MongoClient[dict[str, Any]]
 IMAGES: dict[str, Any] = {"changeStreamPreAndPostImages": {"enabled": True}}

@@ -10,8 +10,8 @@ from typing import Any, Literal, NamedTuple
 from hypothesis import strategies as st
 
 from penstock.sources.mysql.connection import Connected
-from penstock.testing.servers import MariaDbServer
 from tests.mysql.support import run
+from tests_support.servers import MariaDbServer
 
 
 class Kind(NamedTuple):

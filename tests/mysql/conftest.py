@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from penstock.testing.servers import MariaDbServer, MySqlServer, SqlServer
 from tests.conftest import database_of, started
+from tests_support.servers import MariaDbServer, MySqlServer, SqlServer
 
 FILES_OPTIONS = (
     *("--gtid-mode=OFF", "--enforce-gtid-consistency=OFF", "--performance-schema=ON"),

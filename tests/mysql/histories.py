@@ -10,10 +10,10 @@ from penstock.ports import ChangeSource
 from penstock.sources.mysql.connection import Connected, facts
 from penstock.sources.mysql.holdings import flavour_of
 from penstock.sources.mysql.positions import parse_position, told
-from penstock.testing.servers import SqlServer
 from tests.histories import Deployment, Write
 from tests.mysql.support import covers, end_of, purge, run, source_of
 from tests.waiting import wait_until
+from tests_support.servers import SqlServer
 
 
 def table_in(db: Connected, columns: str = "id INT PRIMARY KEY") -> None:

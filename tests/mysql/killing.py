@@ -13,11 +13,11 @@ import msgspec
 
 from penstock.event import AnyEvent, ChangeEvent, Commit, Fragment, Operation
 from penstock.sources.mysql.connection import Connected
-from penstock.testing.servers import MySqlServer, SqlServer
 from tests.children import MODULE, Child
 from tests.mysql import programs
 from tests.mysql.support import Story, binlogs, caught_up, run, source_of
 from tests.telling import read_log
+from tests_support.servers import MySqlServer, SqlServer
 
 _LIVES = 9
 _PROGRAMS = "tests.mysql.programs"

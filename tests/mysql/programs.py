@@ -26,7 +26,7 @@ from penstock.sources.mysql.connection import Connected
 from tests.mysql.support import run
 
 if TYPE_CHECKING:
-    from penstock.testing.servers import SqlServer
+    from tests_support.servers import SqlServer
 
 KEYS = 40
 TABLES = ("plain", "moving", "wide", "keyless", "altered", "swapped")

@@ -6,8 +6,8 @@ from penstock.event import ChangeEvent
 from penstock.sources.mysql import MysqlSource
 from penstock.sources.mysql.positions import parse_position
 from penstock.testing.contracts.ranges import rows_of
-from penstock.testing.servers import SqlServer
 from tests.mysql.support import source_of
+from tests_support.servers import SqlServer
 
 
 def scoped(position: str, source: MysqlSource) -> str:

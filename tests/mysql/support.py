@@ -19,9 +19,9 @@ from penstock.sources.mysql.connection import Connected, facts
 from penstock.sources.mysql.file_places import FilePlace
 from penstock.sources.mysql.holdings import flavour_of, holdings
 from penstock.sources.mysql.positions import MysqlPosition, parse_position
-from penstock.testing.servers import SqlServer
 from tests.telling import Told, follow
 from tests.waiting import wait_until
+from tests_support.servers import SqlServer
 
 Rows = dict[str, dict[str, Any]]
 """Documents by table and by key as text."""

@@ -7,10 +7,10 @@ import msgspec
 from penstock.sources.mysql.doctor import doctor
 from penstock.sources.mysql.restoring.server import Server, target_of
 from penstock.sources.mysql.restoring.sql import inserts
-from penstock.testing.servers import MySqlServer, SqlServer
 from tests.mysql.conftest import on
 from tests.mysql.support import Story, caught_up, completed, config_of, run, source_of
 from tests.telling import follow
+from tests_support.servers import MySqlServer, SqlServer
 
 TABLES = {
     "defaults": "id INT PRIMARY KEY, b VARBINARY(8) NOT NULL DEFAULT 0xDEADBEEF27FF",

@@ -6,10 +6,10 @@ from random import Random
 
 import pytest
 
-from penstock.testing.servers import SqlServer
 from tests.histories import Histories
 from tests.mysql.histories import SqlDeployment
 from tests.seeds import seed_of
+from tests_support.servers import SqlServer
 
 
 @pytest.mark.slow

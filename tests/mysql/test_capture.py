@@ -11,9 +11,9 @@ from pymysql.err import IntegrityError
 
 from penstock.errors import ConfigError, SourceUnavailableError, UndecodableError
 from penstock.event import ChangeEvent, Commit, Fragment, Operation, SchemaEvent, SystemEvent
-from penstock.testing.servers import MariaDbServer
 from tests.mysql.support import Story, behind, caught_up, end_of, purge, run, source_of
 from tests.telling import follow
+from tests_support.servers import MariaDbServer
 
 
 async def begun(server: MariaDbServer, database: str, **options: Any) -> tuple[Any, Story]:

@@ -9,9 +9,9 @@ from penstock.errors import ConfigError
 from penstock.mysql_sql.tokens import significant, tokens
 from penstock.sources.mysql.connection import cascading, connect
 from penstock.sources.mysql.statements import cascades
-from penstock.testing.servers import MariaDbServer
 from tests.mysql.support import Story, caught_up, completed, config_of, run, source_of
 from tests.telling import follow
+from tests_support.servers import MariaDbServer
 
 PARENT = "CREATE TABLE parents (id INT PRIMARY KEY)"
 CHILD = "CREATE TABLE children (id INT PRIMARY KEY, parent INT)"

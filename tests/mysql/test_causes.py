@@ -17,10 +17,10 @@ from penstock.errors import ConfigError, PenstockError, SourceUnavailableError
 from penstock.sources.mysql.doctor import doctor
 from penstock.sources.mysql.restoring.server import Failure, Server, Target
 from penstock.sources.mysql.restoring.sql import Statement
-from penstock.testing.servers import SqlServer, free_ports
 from tests.mysql.conftest import on
 from tests.mysql.support import Story, config_of, run, source_of
 from tests.telling import follow
+from tests_support.servers import SqlServer, free_ports
 
 
 async def refused(server: SqlServer, **options: Any) -> PenstockError:

@@ -15,9 +15,9 @@ from penstock.event import ChangeEvent
 from penstock.sources.mysql import MysqlSourceConfig
 from penstock.sources.mysql.columns import ColumnRules, ColumnScope, ForbiddenRuleError
 from penstock.sources.mysql.doctor import doctor
-from penstock.testing.servers import MariaDbServer, MySqlServer
 from tests.mysql.support import Story, caught_up, config_of, run, source_of
 from tests.telling import follow
+from tests_support.servers import MariaDbServer, MySqlServer
 
 SALT = "a salt that nobody else has"
 TABLE = ("shop", "customers")

@@ -7,9 +7,9 @@ import pytest
 
 from penstock.event import SchemaEvent
 from penstock.sources.mysql.binlog import EventType
-from penstock.testing.servers import MariaDbServer
 from tests.mysql.support import caught_up, run, source_of
 from tests.mysql.test_decoding import split
+from tests_support.servers import MariaDbServer
 
 Start = Callable[..., MariaDbServer]
 pytestmark = pytest.mark.both_mariadbs

@@ -7,9 +7,9 @@ import pytest
 from penstock.ports import ChangeSource
 from penstock.testing.contracts.copies import CopyContract
 from penstock.testing.contracts.ranges import RangeContract
-from penstock.testing.servers import MariaDbServer, MySqlServer, SqlServer
 from tests.mysql.conftest import SERVERS, on
 from tests.mysql.support import run, source_of
+from tests_support.servers import MariaDbServer, MySqlServer, SqlServer
 
 
 class Upstream:

@@ -12,11 +12,11 @@ from penstock.sources.mysql import chunks, moments
 from penstock.sources.mysql.binlog import Gtid, begun
 from penstock.sources.mysql.connection import ask
 from penstock.sources.mysql.positions import Domains, parse_gtids
-from penstock.testing.servers import SqlServer
 from tests.mysql.conftest import on
 from tests.mysql.support import Story, caught_up, completed, config_of, end_of, numbers, run
 from tests.mysql.test_copying import contents, copying
 from tests.telling import follow
+from tests_support.servers import SqlServer
 
 _XA = struct.Struct("<QIBIBB")
 """Of a GTID event: number, domain, flags; and of a name: format, lengths of its parts."""

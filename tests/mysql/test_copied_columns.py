@@ -14,11 +14,11 @@ from penstock.sources.mysql.config import ColumnsConfig
 from penstock.sources.mysql.doctor import doctor
 from penstock.sources.mysql.row_readers import UnreadableTableError
 from penstock.sources.mysql.selecting import ColumnFacts, Definition, KeyPart, Selection
-from penstock.testing.servers import MySqlServer, SqlServer
 from tests.mysql.conftest import on
 from tests.mysql.ranges import by_ranges
 from tests.mysql.support import Story, config_of, run, source_of
 from tests.telling import follow
+from tests_support.servers import MySqlServer, SqlServer
 
 SALT = "a salt of sixteen"
 RULES: dict[str, Any] = {

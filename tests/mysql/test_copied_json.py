@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from penstock.errors import UndecodableError
 from penstock.sources.mysql.binlog import MalformedEventError
 from penstock.sources.mysql.json_texts import json_of_text
-from penstock.testing.servers import MySqlServer
 from tests.mysql.mysql_kinds import documents, names
 from tests.mysql.support import Story, caught_up, completed, run, source_of
 from tests.mysql.test_values import encoded
 from tests.seeds import cases
 from tests.telling import follow
+from tests_support.servers import MySqlServer
 
 
 def quoted(text: str) -> str:

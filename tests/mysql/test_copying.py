@@ -15,10 +15,10 @@ from penstock.event import ChangeEvent, Commit, Fragment, SystemEvent
 from penstock.ports import ChangeSource, Copies, Moves
 from penstock.sources.mysql import chunks
 from penstock.sources.mysql.selecting import Span
-from penstock.testing.servers import MariaDbServer, MySqlServer, SqlServer
 from tests.mysql.support import Rows, Story, caught_up, completed, numbers, run, source_of
 from tests.seeds import seed_of
 from tests.telling import follow
+from tests_support.servers import MariaDbServer, MySqlServer, SqlServer
 
 Start = Callable[..., SqlServer]
 

@@ -9,7 +9,6 @@ import msgspec
 import pytest
 
 from penstock.event import SystemEvent
-from penstock.testing.servers import SqlServer
 from tests.children import MODULE, Child
 from tests.mysql import programs
 from tests.mysql.conftest import on
@@ -17,6 +16,7 @@ from tests.mysql.killing import compared, contents
 from tests.mysql.support import Story, caught_up, completed, numbers, run, source_of
 from tests.seeds import seed_of
 from tests.telling import follow, read_log
+from tests_support.servers import SqlServer
 
 LIVES = 5
 ROOM = {

@@ -7,12 +7,12 @@ import msgspec
 import pytest
 
 from penstock.event import ChangeEvent, Commit, Fragment, SystemEvent
-from penstock.testing.servers import SqlServer
 from tests.mysql.conftest import on
 from tests.mysql.support import Rows, Story, caught_up, completed, numbers, run, source_of
 from tests.mysql.test_copying import contents, copying
 from tests.mysql.test_rekeyed import settled
 from tests.telling import follow
+from tests_support.servers import SqlServer
 
 Act = Callable[[Any], object]
 

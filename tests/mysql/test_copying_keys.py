@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given, settings
 
 from penstock.event import ChangeEvent
-from penstock.testing.servers import MariaDbServer, SqlServer
 from tests.mysql.anything import KINDS, Kind
 from tests.mysql.conftest import on
 from tests.mysql.mysql_kinds import MYSQL_KINDS
@@ -16,6 +15,7 @@ from tests.mysql.support import Story, caught_up, completed, numbers, run, sourc
 from tests.mysql.test_values import LOOSE, encoded
 from tests.seeds import seed_of
 from tests.telling import follow
+from tests_support.servers import MariaDbServer, SqlServer
 
 NO_KEYS = ("TEXT", "BLOB", "JSON", "COMPRESSED", "VECTOR", "POINT", "GEOMETRY")
 """Of these only a beginning can be in a key, or nothing."""

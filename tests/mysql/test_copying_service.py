@@ -16,12 +16,12 @@ from penstock.client import follow, snapshot
 from penstock.client.change import Change
 from penstock.errors import StateIncompleteError
 from penstock.event import ChangeEvent, Kind
-from penstock.testing.servers import SqlServer, free_ports
 from tests.cli.service import Service, configure, spawn
 from tests.mysql.conftest import on
 from tests.mysql.support import numbers, purge, run
 from tests.seeds import seed_of
 from tests.waiting import until
+from tests_support.servers import SqlServer, free_ports
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 

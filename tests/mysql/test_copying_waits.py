@@ -14,11 +14,11 @@ from penstock.sources.mysql.late import FIRST_SECONDS, NEXT_SECONDS, Late
 from penstock.sources.mysql.selecting import ColumnFacts, Definition
 from penstock.sources.mysql.session import Session
 from penstock.sources.mysql.stream import drawn_server_id
-from penstock.testing.servers import SqlServer
 from tests.mysql.conftest import on
 from tests.mysql.support import Story, completed, config_of, numbers, run
 from tests.mysql.test_copying import contents, copying
 from tests.telling import follow
+from tests_support.servers import SqlServer
 
 
 def filled(db: Any) -> None:

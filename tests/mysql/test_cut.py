@@ -8,10 +8,10 @@ import pytest
 from penstock.errors import SourceUnavailableError
 from penstock.sources.mysql import MysqlSource
 from penstock.testing.faults import CutProxy
-from penstock.testing.servers import MariaDbServer
 from tests.mysql.support import Story, behind, config_of, end_of, run, source_of
 from tests.seeds import seed_of
 from tests.telling import follow
+from tests_support.servers import MariaDbServer
 
 
 def is_dump(sent: bytes) -> bool:

@@ -22,10 +22,10 @@ from penstock.sources.mysql.rows import compile_table
 from penstock.sources.mysql.scope import Scope
 from penstock.sources.mysql.tables import Table
 from penstock.sources.mysql.transactions import Transactions
-from penstock.testing.servers import MariaDbServer, MariaDbVersion
 from tests.mysql.anything import KINDS, POINT, AnyTable
 from tests.mysql.support import run
 from tests.seeds import cases
+from tests_support.servers import MariaDbServer, MariaDbVersion
 
 CHARSETS = {**dict.fromkeys(range(1, 4096), "utf8mb4"), 8: "latin1", 33: "utf8mb3", 63: "binary"}
 

@@ -14,9 +14,9 @@ from pydantic import ValidationError
 from penstock.errors import ConfigError, SourceUnavailableError
 from penstock.sources.mysql import MysqlSourceConfig
 from penstock.sources.mysql.doctor import doctor
-from penstock.testing.servers import MariaDbServer
 from tests.mysql.support import Story, caught_up, config_of, purge, run, source_of
 from tests.telling import follow
+from tests_support.servers import MariaDbServer
 
 Start = Callable[..., MariaDbServer]
 

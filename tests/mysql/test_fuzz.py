@@ -22,7 +22,6 @@ from penstock.sources.mysql.origins import OriginRules
 from penstock.sources.mysql.positions import Flavour
 from penstock.sources.mysql.tables import parse_table
 from penstock.sources.mysql.transactions import Transactions
-from penstock.testing.servers import MariaDbServer, MariaDbVersion, MySqlServer
 from penstock.wire import encode
 from tests.conftest import started
 from tests.mysql.anything import KINDS, POINT, AnyTable, Kind
@@ -31,6 +30,7 @@ from tests.mysql.support import run
 from tests.mysql.test_decoding import reading, signed, split
 from tests.mysql.test_values import LOOSE, edges
 from tests.seeds import seed_of
+from tests_support.servers import MariaDbServer, MariaDbVersion, MySqlServer
 
 pytestmark = pytest.mark.server
 GROWTH_BYTES_MAX = 256 << 20

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.sources.mysql.gtid_sets import GtidSet
-from penstock.testing.servers import MySqlServer
+from tests_support.servers import MySqlServer
 
 UUIDS = ["3e11fa47-71ca-11e1-9e33-c80aa9429562", "00000000-0000-0000-0000-00000000000a"]
 TAGS = ["", "one"]

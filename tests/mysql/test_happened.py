@@ -25,7 +25,6 @@ from penstock.sources.mysql.statements import (
     Renamed,
     RowsChanged,
 )
-from penstock.testing.servers import MariaDbServer, SqlServer
 from penstock.wire import Stream
 from penstock.zero import mapping
 from penstock.zero.changes import Teller, Told
@@ -36,6 +35,7 @@ from tests.mysql.conftest import on
 from tests.mysql.support import Story, caught_up, run, source_of
 from tests.telling import follow
 from tests.zero.folding import Replica
+from tests_support.servers import MariaDbServer, SqlServer
 
 Tables = dict[str, list[dict[str, Any]]]
 """The rows of tables."""

@@ -13,11 +13,11 @@ from penstock.event import ChangeEvent, Commit
 from penstock.log.memory import MemoryLog
 from penstock.sources.mysql.statements import writes_in_place
 from penstock.spark.table.patch import State, decode_change, fold
-from penstock.testing.servers import MariaDbServer, SqlServer
 from tests.mysql.support import Story, caught_up, run, source_of
 from tests.seeds import seed_of
 from tests.state.test_keeper import all_steps, current, keeping
 from tests.telling import follow
+from tests_support.servers import MariaDbServer, SqlServer
 
 MINIMAL, NOBLOB, FULL = (
     f"SET SESSION binlog_row_image = '{i}'" for i in ("MINIMAL", "NOBLOB", "FULL")

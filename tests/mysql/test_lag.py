@@ -5,10 +5,10 @@ import time
 
 from penstock.capture.ending import ended
 from penstock.event import Commit
-from penstock.testing.servers import SqlServer
 from tests.mysql.conftest import on
 from tests.mysql.support import run, source_of
 from tests.waiting import until
+from tests_support.servers import SqlServer
 
 
 @on("mariadb", "mysql")

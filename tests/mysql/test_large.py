@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from penstock.testing.servers import MariaDbServer
 from tests.mysql.support import run
+from tests_support.servers import MariaDbServer
 
 Start = Callable[..., MariaDbServer]
 _ROOT = Path(__file__).parent.parent.parent

@@ -7,11 +7,11 @@ from contextlib import ExitStack
 import pytest
 
 from penstock.errors import ConfigError, UndecodableError
-from penstock.testing.servers import MariaDbServer, MariaDbVersion
 from tests.conftest import started
 from tests.mysql.support import Story, caught_up, completed, run, source_of
 from tests.mysql.test_images import begun, told
 from tests.telling import follow
+from tests_support.servers import MariaDbServer, MariaDbVersion
 
 NODUP = "SET SESSION binlog_row_image = 'FULL_NODUP'"
 

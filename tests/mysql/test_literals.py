@@ -22,13 +22,13 @@ from penstock.sources.mysql.restoring.columns import (
 )
 from penstock.sources.mysql.restoring.literals import NoLiteralError, literal
 from penstock.sources.mysql.restoring.server import Server, Target
-from penstock.testing.servers import MariaDbServer, MySqlServer, SqlServer
 from tests.mysql.anything import AnyTable, Kind, kinds_of, tables
 from tests.mysql.mysql_kinds import MYSQL_KINDS
 from tests.mysql.support import Story, caught_up, run, source_of
 from tests.mysql.test_values import LOOSE, edges
 from tests.seeds import cases
 from tests.telling import follow
+from tests_support.servers import MariaDbServer, MySqlServer, SqlServer
 
 
 def checksum(db: Connected, table: str) -> Any:

@@ -16,12 +16,12 @@ from penstock.sources.mysql.connection import ask, facts
 from penstock.sources.mysql.doctor import doctor
 from penstock.sources.mysql.logged import Filters, unlogged
 from penstock.sources.mysql.scope import Scope
-from penstock.testing.servers import MariaDbServer, SqlServer, free_ports
 from tests.conftest import started
 from tests.mysql.conftest import on
 from tests.mysql.support import Story, behind, caught_up, config_of, end_of, run, source_of
 from tests.telling import follow
 from tests.waiting import wait_until
+from tests_support.servers import MariaDbServer, SqlServer, free_ports
 
 Start = Callable[..., SqlServer]
 

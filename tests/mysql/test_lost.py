@@ -20,7 +20,6 @@ from penstock.sources.mysql.connection import Connected
 from penstock.sources.mysql.copying import Copying
 from penstock.sources.mysql.positions import MysqlPosition, Server, parse_position
 from penstock.sources.mysql.scope import Scope
-from penstock.testing.servers import MariaDbServer
 from tests.mysql.support import (
     Story,
     behind,
@@ -34,6 +33,7 @@ from tests.mysql.support import (
     source_of,
 )
 from tests.telling import follow
+from tests_support.servers import MariaDbServer
 
 Start = Callable[..., MariaDbServer]
 

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from penstock.testing.servers import MySqlServer
 from tests.mysql.killing import adds_up
 from tests.seeds import seed_of
+from tests_support.servers import MySqlServer
 
 
 @pytest.mark.slow

@@ -23,13 +23,13 @@ from penstock.sources.mysql.rows import CompiledTable, compile_table
 from penstock.sources.mysql.scope import Scope
 from penstock.sources.mysql.tables import Table
 from penstock.sources.mysql.transactions import Transactions
-from penstock.testing.servers import MySqlServer
 from tests.conftest import started
 from tests.mysql.anything import AnyTable
 from tests.mysql.mysql_kinds import MYSQL_KINDS
 from tests.mysql.support import run
 from tests.mysql.test_decoding import CHARSETS, signed, split
 from tests.seeds import cases
+from tests_support.servers import MySqlServer
 
 SOME_JSON = '{"a": [1, -2, 3.5, true, null, "text"], "b": {"c": {"d": []}}, "e": 99999999999}'
 

@@ -10,9 +10,9 @@ import pytest
 
 from penstock.errors import ConfigError, SourceUnavailableError
 from penstock.sources.mysql.doctor import doctor
-from penstock.testing.servers import MySqlServer
 from tests.mysql.support import Story, caught_up, config_of, purge, run, source_of
 from tests.telling import follow
+from tests_support.servers import MySqlServer
 
 Start = Callable[..., MySqlServer]
 

@@ -11,9 +11,9 @@ from penstock.errors import (
     SourceUnavailableError,
 )
 from penstock.event import Commit
-from penstock.testing.servers import MySqlServer
 from tests.mysql.support import Story, caught_up, purge, run, source_of
 from tests.telling import follow
+from tests_support.servers import MySqlServer
 
 Start = Callable[..., MySqlServer]
 OFF = ("--gtid-mode=OFF",)

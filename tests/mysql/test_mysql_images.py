@@ -11,7 +11,6 @@ import pytest
 from penstock.errors import UndecodableError
 from penstock.event import Commit
 from penstock.log.memory import MemoryLog
-from penstock.testing.servers import MySqlServer
 from tests.mysql.support import caught_up, run
 from tests.mysql.test_images import FULL, MINIMAL, NOBLOB, folded, told
 from tests.mysql.test_mysql_origins import NO_TEXTS, TEXTS
@@ -19,6 +18,7 @@ from tests.mysql.test_on_mysql import JSON_BEFORE, begun, documents, plain
 from tests.seeds import seed_of
 from tests.state.test_keeper import all_steps, current, keeping
 from tests.telling import follow
+from tests_support.servers import MySqlServer
 
 DECODE: dict[str, Any] = {"on_partial_rows": "decode"}
 PARTIAL_JSON = "SET SESSION binlog_row_value_options = 'PARTIAL_JSON'"

@@ -17,7 +17,6 @@ from penstock.event import SystemEvent
 from penstock.sources.mysql.connection import Connected
 from penstock.sources.mysql.positions import MysqlPosition, Server, begun_at, parse_position
 from penstock.sources.mysql.scope import Scope
-from penstock.testing.servers import MariaDbServer, MySqlServer
 from tests.mysql.support import (
     Story,
     behind,
@@ -30,6 +29,7 @@ from tests.mysql.support import (
     source_of,
 )
 from tests.telling import follow
+from tests_support.servers import MariaDbServer, MySqlServer
 
 Start = Callable[..., MySqlServer]
 RESET = "RESET BINARY LOGS AND GTIDS"

@@ -5,11 +5,11 @@ from typing import Any
 import pytest
 
 from penstock.sources.mysql import MysqlSource
-from penstock.testing.servers import MySqlServer
 from tests.mysql.support import Story, caught_up, run, source_of
 from tests.mysql.test_on_mysql import begun, caught_up_but
 from tests.mysql.test_origins import origin
 from tests.telling import follow
+from tests_support.servers import MySqlServer
 
 TEXTS = "SET SESSION binlog_rows_query_log_events = ON"
 NO_TEXTS = "SET SESSION binlog_rows_query_log_events = OFF"

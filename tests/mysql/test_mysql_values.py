@@ -9,13 +9,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from penstock.errors import UndecodableError
-from penstock.testing.servers import MySqlServer
 from tests.mysql.anything import AnyTable, tables
 from tests.mysql.mysql_kinds import MYSQL_KINDS, OWN
 from tests.mysql.support import Story, caught_up, run, source_of
 from tests.mysql.test_values import compare, edges
 from tests.seeds import cases
 from tests.telling import follow
+from tests_support.servers import MySqlServer
 
 
 @pytest.mark.parametrize("number", range(8))

@@ -2,9 +2,9 @@
 
 from penstock.checks import Level
 from penstock.sources.mysql.doctor import doctor
-from penstock.testing.servers import SqlServer
 from tests.mysql.conftest import on
 from tests.mysql.support import run, source_of
+from tests_support.servers import SqlServer
 
 
 @on("mariadb", "mysql")

@@ -12,9 +12,9 @@ from penstock.errors import UndecodableError
 from penstock.event import ChangeEvent, Commit, Fragment, SystemEvent
 from penstock.sources.mysql.session import Session
 from penstock.sources.mysql.stream import drawn_server_id
-from penstock.testing.servers import MySqlServer
 from tests.mysql.support import Story, caught_up, config_of, run, source_of
 from tests.telling import follow
+from tests_support.servers import MySqlServer
 
 Start = Callable[..., MySqlServer]
 

@@ -11,12 +11,12 @@ import pytest
 
 from penstock.event import Fragment
 from penstock.sources.mysql.connection import Connected
-from penstock.testing.servers import MariaDbServer
 from tests.mysql.anything import POINT, AnyTable, Kind, kinds_of
 from tests.mysql.oracle import Lists, differs, dumped, logged, told
 from tests.mysql.support import binlogs, caught_up, run, source_of
 from tests.mysql.test_values import LOOSE, edges
 from tests.seeds import seed_of
+from tests_support.servers import MariaDbServer
 
 DOMAINS = 3
 KEYS = 30

@@ -11,9 +11,9 @@ from pydantic import ValidationError
 from penstock.event import AnyEvent
 from penstock.sources.mysql.binlog import HEADER, EventType, begun
 from penstock.sources.mysql.origins import origin_rules
-from penstock.testing.servers import MariaDbServer
 from tests.mysql.support import Story, caught_up, config_of, run, source_of
 from tests.telling import follow
+from tests_support.servers import MariaDbServer
 
 
 def origin(event: AnyEvent) -> dict[str, Any]:

@@ -16,7 +16,6 @@ from penstock.sources.mysql import MysqlSource
 from penstock.sources.mysql.following import Following
 from penstock.sources.mysql.positions import told
 from penstock.sources.mysql.session import Session
-from penstock.testing.servers import SqlServer
 from tests.mysql.conftest import on
 from tests.mysql.histories import (
     copy_disk,
@@ -41,6 +40,7 @@ from tests.mysql.support import (
 )
 from tests.telling import follow
 from tests.waiting import until, wait_until
+from tests_support.servers import SqlServer
 
 Start = Callable[..., SqlServer]
 

@@ -21,13 +21,13 @@ from penstock.sources.mysql.agreement import has_told
 from penstock.sources.mysql.positions import Flavour, Server, begun_at
 from penstock.sources.mysql.splitting import Splitter
 from penstock.testing.contracts.ranges import documents, rows_of
-from penstock.testing.servers import SqlServer
 from tests.mysql.conftest import on
 from tests.mysql.ranges import by_ranges, reading
 from tests.mysql.support import Story, caught_up, numbers, run, source_of
 from tests.mysql.test_semi_sync import acknowledged, items_of, running, until_row, waiting
 from tests.mysql.test_xa import decide, prepared, table
 from tests.telling import follow
+from tests_support.servers import SqlServer
 
 PLACES: dict[Flavour, tuple[str, str, str]] = {
     "mariadb": ("0-1-5,1-2-7", "1-2-7", "0-1-5,1-2-8"),

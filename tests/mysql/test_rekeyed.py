@@ -19,10 +19,10 @@ from penstock.sources.mysql.statements import (
     Renamed,
     Unclear,
 )
-from penstock.testing.servers import MariaDbServer, SqlServer
 from tests.mysql.support import Rows, Story, caught_up, completed, run, source_of
 from tests.mysql.test_copying import contents
 from tests.telling import follow
+from tests_support.servers import MariaDbServer, SqlServer
 
 ANEW: dict[str, tuple[str, str, list[str]]] = {
     "renamed": ("id INT PRIMARY KEY", "CHANGE id oid INT", ["oid"]),

@@ -12,10 +12,10 @@ from penstock.sources.mysql.row_statements import Written, written
 from penstock.sources.mysql.scope import Scope
 from penstock.sources.mysql.statements import Effect, Name, RowsChanged, Unclear
 from penstock.sources.mysql.unlogged_rows import UnloggedRows
-from penstock.testing.servers import SqlServer
 from tests.mysql.conftest import on
 from tests.mysql.support import Story, caught_up, run, source_of
 from tests.telling import follow
+from tests_support.servers import SqlServer
 
 A, B, C = ("d", "a"), ("d", "b"), ("e", "c")
 UNTOLD = Written()

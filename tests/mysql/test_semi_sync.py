@@ -21,11 +21,11 @@ from penstock.sources.mysql.doctor import doctor
 from penstock.sources.mysql.events import Teller
 from penstock.sources.mysql.positions import told
 from penstock.sources.mysql.replies import MAGIC, Replies, Reply
-from penstock.testing.servers import MariaDbServer, MySqlServer, SqlServer
 from tests.mysql.support import Story, caught_up, config_of, end_of, run, source_of
 from tests.seeds import cases
 from tests.telling import follow
 from tests.waiting import patience, wait_until
+from tests_support.servers import MariaDbServer, MySqlServer, SqlServer
 
 COMPRESSED = pytest.mark.parametrize(
     ("server", "compression"),

@@ -23,9 +23,9 @@ from penstock.sources.mysql.statements import (
     Renamed,
     Unclear,
 )
-from penstock.testing.servers import MariaDbServer
 from tests.mysql.support import Story, caught_up, run, source_of
 from tests.telling import follow
+from tests_support.servers import MariaDbServer
 
 Start = Callable[..., MariaDbServer]
 

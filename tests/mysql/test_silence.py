@@ -12,10 +12,10 @@ from penstock.log.memory import MemoryLog
 from penstock.sources.mysql import MysqlSource
 from penstock.telemetry import REGISTRY
 from penstock.testing.faults import CutProxy
-from penstock.testing.servers import MariaDbServer
 from tests.mysql.support import Story, behind, config_of, end_of, run
 from tests.telling import follow
 from tests.waiting import patience
+from tests_support.servers import MariaDbServer
 
 
 def through(proxy: CutProxy, server: MariaDbServer, database: str) -> MysqlSource:

@@ -16,9 +16,9 @@ from penstock.sources.mysql.chunks import ChunkReader
 from penstock.sources.mysql.connection import ask
 from penstock.sources.mysql.selecting import ColumnFacts, Key, Span
 from penstock.sources.mysql.splitting import Splitter, between, expected_rows
-from penstock.testing.servers import SqlServer
 from tests.mysql.conftest import on
 from tests.mysql.support import config_of, numbers, run
+from tests_support.servers import SqlServer
 
 INTS = (ColumnFacts("a", "int", "int(11)", None, None),) * 2
 TEXT = (ColumnFacts("a", "varchar", "varchar(99)", "utf8mb4", "utf8mb4_general_ci"),)

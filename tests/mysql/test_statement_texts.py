@@ -4,10 +4,10 @@ from typing import Any
 
 import msgspec
 
-from penstock.testing.servers import MySqlServer, SqlServer
 from tests.mysql.conftest import on
 from tests.mysql.support import Story, caught_up, run, source_of
 from tests.telling import follow
+from tests_support.servers import MySqlServer, SqlServer
 
 WORDS = {
     "latin1": ("cp1252", "üé"),

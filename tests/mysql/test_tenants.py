@@ -14,11 +14,11 @@ from penstock.sources.mysql.events import Place, Teller
 from penstock.sources.mysql.origins import Origin, OriginRules
 from penstock.sources.mysql.rows import compile_table
 from penstock.sources.mysql.tables import Column, ColumnType, Table
-from penstock.testing.servers import MySqlServer, SqlServer
 from tests.mysql.conftest import on
 from tests.mysql.support import caught_up, run
 from tests.mysql.test_images import MINIMAL, NOBLOB, begun, told
 from tests.mysql.test_mysql_origins import TEXTS
+from tests_support.servers import MySqlServer, SqlServer
 
 NUMBER, WORD = (ColumnType.LONG, 0), (ColumnType.VARCHAR, 9)
 Row = dict[str, Any]

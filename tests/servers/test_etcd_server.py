@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 from etcd3gw import Etcd3Client
 
-from penstock.testing.servers import EtcdServer, ServerUnavailableError
+from tests_support.servers import EtcdServer, ServerUnavailableError
 
 
 def client(server: EtcdServer) -> Etcd3Client:

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from penstock.testing.servers import (
+from tests.waiting import wait_until
+from tests_support.servers import (
     MariaDbServer,
     ServerStartError,
     ServerUnavailableError,
     process,
 )
-from tests.waiting import wait_until
 
 
 @pytest.mark.parametrize(("version", "is_it"), [("system", r"1[01]\."), ("11.8", r"11\.8\.")])
@@ -87,7 +87,7 @@ def test_it_dies_with_the_process_that_started_it(
     start_mariadb().stop()  # skipped where there is none
     program = (
         "import os, signal\n"
-        "from penstock.testing.servers import MariaDbServer\n"
+        "from tests_support.servers import MariaDbServer\n"
         "server = MariaDbServer()\n"
         "server.start()\n"
         "print(server.process.pid, flush=True)\n"
@@ -106,7 +106,7 @@ def test_a_missing_mariadb_of_another_release_is_a_sentence_that_says_what_to_do
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PENSTOCK_SERVERS_DIR", str(tmp_path))
-    with pytest.raises(ServerUnavailableError, match=r"trixie is not .*testing\.servers install"):
+    with pytest.raises(ServerUnavailableError, match=r"trixie is not .*servers install"):
         MariaDbServer(version="11.8").start()
     assert list(tmp_path.iterdir()) == []
 

@@ -10,9 +10,9 @@ import pytest
 from pymongo import MongoClient
 from pymongo.client_session import ClientSession
 
-from penstock.testing.servers import MongoReplicaSet, ServerStartError
 from tests.children import Child
 from tests.waiting import wait_until
+from tests_support.servers import MongoReplicaSet, ServerStartError
 
 Client = MongoClient[dict[str, Any]]
 
@@ -131,7 +131,7 @@ def test_killing_the_test_run_kills_its_servers_and_the_next_start_removes_their
     start_mongo: Callable[..., MongoReplicaSet],
 ) -> None:
     owner_code = (
-        "import time; from penstock.testing.servers import MongoReplicaSet\n"
+        "import time; from tests_support.servers import MongoReplicaSet\n"
         "mongo = MongoReplicaSet(); mongo.start(); member = mongo.members[0]\n"
         "print(member.pid, member.log_path.parent, flush=True); time.sleep(900)"
     )

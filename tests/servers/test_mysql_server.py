@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from penstock.testing.servers import MySqlServer, ServerUnavailableError
-from penstock.testing.servers.__main__ import install_beside
-from penstock.testing.servers.debian import MYSQL, install_debian
+from tests_support.servers import MySqlServer, ServerUnavailableError
+from tests_support.servers.__main__ import install_beside
+from tests_support.servers.debian import MYSQL, install_debian
 
 
 def test_what_was_committed_survives_kill_9(start_mysql: Callable[..., MySqlServer]) -> None:
@@ -44,7 +44,7 @@ def test_a_missing_mysql_is_a_sentence_that_says_what_to_do(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PENSTOCK_SERVERS_DIR", str(tmp_path))
-    with pytest.raises(ServerUnavailableError, match=r"testing\.servers install"):
+    with pytest.raises(ServerUnavailableError, match=r"tests_support\.servers install"):
         MySqlServer().start()
     assert list(tmp_path.iterdir()) == []
 

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from penstock.testing.servers import (
+from tests.children import Child
+from tests_support.servers import (
     MONGOD_PACKAGES,
     MongoReplicaSet,
     ServerPackage,
@@ -16,7 +17,6 @@ from penstock.testing.servers import (
     process,
     servers_directory,
 )
-from tests.children import Child
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ def program(directory: Path, script: str) -> ServerPackage:
 def test_a_server_that_is_not_installed_names_the_command_that_installs_it(
     no_servers: Path,
 ) -> None:
-    with pytest.raises(ServerUnavailableError, match=r"python -m penstock.testing.servers install"):
+    with pytest.raises(ServerUnavailableError, match=r"python -m tests_support.servers install"):
         MongoReplicaSet().start()
     assert list(no_servers.iterdir()) == []
 
@@ -102,7 +102,7 @@ def test_a_process_gets_no_port_that_another_has_picked(monkeypatch: pytest.Monk
     """Not even before the other listens on it; again once the other has ended."""
     few = range(15_000, 15_100)
     code = (
-        "from penstock.testing.servers import process\n"
+        "from tests_support.servers import process\n"
         f"process.PORTS = {few}\n"
         "print(*process.free_ports(60), flush=True); input()"
     )

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from penstock.testing.servers import PostgresServer, ServerUnavailableError
-from penstock.testing.servers import postgres as module
+from tests_support.servers import PostgresServer, ServerUnavailableError
+from tests_support.servers import postgres as module
 
 
 def test_what_was_committed_survives_kill_9(start_postgres: Callable[[], PostgresServer]) -> None:

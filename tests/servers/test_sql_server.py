@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from penstock.testing.servers import SqlServer
+from tests_support.servers import SqlServer
 
 
 @pytest.mark.parametrize("start", ["start_mysql", "start_mariadb"])

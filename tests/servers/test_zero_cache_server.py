@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 from msgspec import json
 
-from penstock.testing.servers import ZERO, NpmProject, ServerUnavailableError, ZeroCache
-from penstock.testing.servers.process import free_ports
+from tests_support.servers import ZERO, NpmProject, ServerUnavailableError, ZeroCache
+from tests_support.servers.process import free_ports
 
 
 def test_what_is_installed_is_what_the_lock_says() -> None:
@@ -23,7 +23,7 @@ def test_a_missing_zero_cache_is_a_sentence_that_says_how_to_install_it(
 ) -> None:
     monkeypatch.setenv("PENSTOCK_SERVERS_DIR", str(tmp_path))
     elsewhere = NpmProject(name="zero-cache", project=ZERO.project, node=ZERO.node)
-    monkeypatch.setattr("penstock.testing.servers.zero_cache.ZERO", elsewhere)
+    monkeypatch.setattr("tests_support.servers.zero_cache.ZERO", elsewhere)
     with pytest.raises(ServerUnavailableError, match=r"servers\s+install"):
         ZeroCache(upstream="ws://127.0.0.1:1", database="postgres://127.0.0.1:1/x").start()
 

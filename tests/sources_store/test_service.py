@@ -14,10 +14,10 @@ from penstock.client import follow, snapshot
 from penstock.client.change import Change
 from penstock.event import Kind
 from penstock.store import Store
-from penstock.testing.servers import free_ports
 from tests.cli.service import Service, configure, spawn
 from tests.sources_store.support import make
 from tests.waiting import patience, until
+from tests_support.servers import free_ports
 
 pytestmark = pytest.mark.slow
 

@@ -23,13 +23,13 @@ from penstock.spark.run import run_pipeline
 from penstock.spark.table.lake import seen_lake
 from penstock.spark.table.standing import StandingTable
 from penstock.spark.verifying import verify_tables
-from penstock.testing.servers import DELTA
 from penstock.wire import to_arrow
 from tests.cli.service import SHOP, Done, configure, penstock, spawn
 from tests.flight.blocks import BlockLog
 from tests.spark.catalog_place import CatalogPlace, session_of
 from tests.spark.catalogs import in_catalog
 from tests.spark.tables import apply, put
+from tests_support.servers import DELTA
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -15,8 +15,8 @@ from penstock.spark.progress import PipelineProgress
 from penstock.spark.run import run_pipeline
 from penstock.spark.session import local_session
 from penstock.spark.table.standing import StandingTable
-from penstock.testing.servers import DELTA
 from tests.spark.few_rows import FEW_ROWS
+from tests_support.servers import DELTA
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

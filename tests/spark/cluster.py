@@ -15,12 +15,12 @@ from penstock.serve.access import Access, AccessConfig
 from penstock.serve.access.config import TlsConfig
 from penstock.serve.flight import FlightServer
 from penstock.spark.java import java_environment
-from penstock.testing.servers.classes import short_lived
 from penstock.wire import to_arrow
 from tests.access.certificates import Authority
 from tests.access.support import ALL, issue
 from tests.flight.blocks import BlockLog
 from tests.spark.tables import change
+from tests_support.servers.classes import short_lived
 
 ROOT = Path(__file__).parents[2]
 SMALL = {

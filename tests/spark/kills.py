@@ -18,12 +18,12 @@ from penstock.client.pipelines import PipelineStatus
 from penstock.sources.script import COLLECTIONS
 from penstock.spark.config import PipelineConfig
 from penstock.spark.destinations import config_class
-from penstock.testing.servers import MongoReplicaSet, PostgresServer, SparkCluster, free_ports
 from tests.cli.service import spawn
 from tests.e2e.processes import Process, Service
 from tests.spark.cluster import ROOT, SMALL
 from tests.spark.replica.support import MongoReplica, PostgresReplica
 from tests.waiting import wait_until
+from tests_support.servers import MongoReplicaSet, PostgresServer, SparkCluster, free_ports
 
 VICTIMS = ("driver", "executor", "service", "destination")
 NAMES = ("table", "history", "changelog", "view", "postgres", "mongodb", "audit")

@@ -9,9 +9,9 @@ from typing import Any
 
 import pymysql
 
-from penstock.testing.servers import SqlServer
 from tests.cli.service import configure
 from tests.mysql.support import run
+from tests_support.servers import SqlServer
 
 CONFIG = """
 [log]

@@ -24,13 +24,13 @@ from penstock.spark.replaying import pending_rejects
 from penstock.spark.run import run_pipeline
 from penstock.spark.table.plan import KEY
 from penstock.spark.verifying import Verified, verify_tables
-from penstock.testing.servers import MongoReplicaSet
 from tests.mongodb.support import config as source_config
 from tests.seeds import seed_of
 from tests.spark.captured import Captured, captured
 from tests.spark.loads import Client, documents, writing
 from tests.spark.tables import pipeline, rejects_of, rows_of
 from tests.waiting import wait_until
+from tests_support.servers import MongoReplicaSet
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -22,12 +22,12 @@ from penstock.spark.config import AuditPipelineConfig
 from penstock.spark.progress import PipelineProgress
 from penstock.spark.run import run_pipeline
 from penstock.subscribe.criteria import Criteria, Selection, select
-from penstock.testing.servers import MongoReplicaSet
 from penstock.wire import Block
 from tests.flight.blocks import BlockLog, gap, insert
 from tests.growing import batches, growth
 from tests.spark.overtaking import OvertakingLog
 from tests.waiting import PATIENCE_SECONDS
+from tests_support.servers import MongoReplicaSet
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

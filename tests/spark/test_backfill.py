@@ -28,7 +28,6 @@ from penstock.spark.loading.parts import DONE, OPEN, READ, UNSPLIT, Plan
 from penstock.spark.loading.stored import StoredPlan
 from penstock.spark.run import run_pipeline
 from penstock.spark.table.standing import StandingTable
-from penstock.testing.servers import MongoReplicaSet
 from tests.cli.service import Service, penstock
 from tests.seeds import seed_of
 from tests.spark.drivers import once, run_once
@@ -37,6 +36,7 @@ from tests.spark.tables import LOG_ID, change, pipeline, put, rows_of
 from tests.spark.test_first_load import table_of
 from tests.spark.test_loading_steps import World, key
 from tests.waiting import wait_until
+from tests_support.servers import MongoReplicaSet
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

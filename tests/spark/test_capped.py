@@ -12,12 +12,12 @@ from penstock.spark.config import TablePipelineConfig
 from penstock.spark.replica.verifying import verify_replica
 from penstock.spark.run import run_pipeline
 from penstock.spark.verifying import verify_tables
-from penstock.testing.servers import MongoReplicaSet
 from tests.spark.captured import captured
 from tests.spark.histories import history
 from tests.spark.replica.support import MongoReplica
 from tests.spark.tables import pipeline, rows_of
 from tests.waiting import wait_until
+from tests_support.servers import MongoReplicaSet
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -16,7 +16,6 @@ import pytest
 from penstock.cli.compare import compare
 from penstock.sources.script import ScriptSource, ScriptSourceConfig
 from penstock.spark.table.arrow import compute
-from penstock.testing.servers import ServerUnavailableError, SparkCluster
 from tests.children import MODULE, Child
 from tests.cli.service import SHOP, Service, configure
 from tests.flight.blocks import BlockLog
@@ -32,6 +31,7 @@ from tests.spark.cluster import (
     zipped,
 )
 from tests.spark.tables import fold, rows_of
+from tests_support.servers import ServerUnavailableError, SparkCluster
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)]
 

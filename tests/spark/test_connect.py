@@ -18,10 +18,10 @@ from penstock.spark.functions import (
     row_versions,
 )
 from penstock.spark.run import run_pipeline
-from penstock.testing.servers import ServerUnavailableError, SparkConnectServer
 from tests.flight.blocks import BlockLog, insert
 from tests.spark.cluster import Certified, serving
 from tests.spark.tables import pipeline
+from tests_support.servers import ServerUnavailableError, SparkConnectServer
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -23,11 +23,11 @@ from penstock.spark.transform.config import TransformConfig
 from penstock.state import keeper as keeper_module
 from penstock.state.config import StateConfig
 from penstock.state.keeper import StateKeeper
-from penstock.testing.servers import PostgresServer
 from tests.flight.blocks import BlockLog
 from tests.spark.histories import history
 from tests.spark.replica.support import database
 from tests.spark.tables import Entries, apply, change, gap, pipeline, put, schema_event
+from tests_support.servers import PostgresServer
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 
-from penstock.testing.servers import DELTA, ServerUnavailableError
 from tests.spark.cluster import ROOT, Certified
 from tests.spark.tables import Entries, apply, change, pipeline, put, rows_of
+from tests_support.servers import DELTA, ServerUnavailableError
 
 pytestmark = [pytest.mark.spark, pytest.mark.soak]
 

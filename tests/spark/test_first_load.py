@@ -13,13 +13,13 @@ from penstock.spark.loading.reading import PartRows, read_parts
 from penstock.spark.loading.stored import StoredPlan
 from penstock.spark.progress import PipelineProgress
 from penstock.spark.run import run_pipeline
-from penstock.testing.servers import MongoReplicaSet
 from tests.cli.service import Service
 from tests.seeds import seed_of
 from tests.spark.drivers import once, run_once
 from tests.spark.loads import Client, configured, documents, opens, writing
 from tests.spark.tables import rows_of
 from tests.waiting import wait_until
+from tests_support.servers import MongoReplicaSet
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -14,7 +14,6 @@ from penstock.spark.loading.parts import DONE, OPEN, READ
 from penstock.spark.loading.reading import PartRows, read_parts
 from penstock.spark.loading.stored import StoredPlan
 from penstock.spark.run import run_pipeline
-from penstock.testing.servers import MariaDbServer
 from tests.cli.service import Service
 from tests.mysql.support import numbers, run
 from tests.seeds import seed_of
@@ -23,6 +22,7 @@ from tests.spark.loads import opens
 from tests.spark.sql_loads import ORDERS, configured, documents, writing
 from tests.spark.test_first_load import table_of
 from tests.waiting import wait_until
+from tests_support.servers import MariaDbServer
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

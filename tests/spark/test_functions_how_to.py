@@ -14,13 +14,13 @@ from penstock.event import AnyEvent
 from penstock.serve.flight import FlightServer
 from penstock.spark import functions
 from penstock.spark.transform.replay import signed
-from penstock.testing.servers import DELTA, ServerUnavailableError
 from penstock.wire import to_arrow
 from tests.children import MODULE, Child
 from tests.flight.blocks import BlockLog
 from tests.spark.cluster import ROOT, Certified
 from tests.spark.stories import Row, current_of, told_by
 from tests.spark.tables import change, fold, put, rows_of, schema_event
+from tests_support.servers import DELTA, ServerUnavailableError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

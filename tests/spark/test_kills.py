@@ -25,17 +25,17 @@ from penstock.sources.script import COLLECTIONS, ScriptSource, ScriptSourceConfi
 from penstock.spark.config import ChangelogPipelineConfig, LakePipelineConfig
 from penstock.spark.table.arrow import compute
 from penstock.spark.table.standing import StandingTable
-from penstock.testing.servers import (
-    MongoReplicaSet,
-    PostgresServer,
-    ServerUnavailableError,
-    SparkCluster,
-)
 from tests.seeds import seed_of
 from tests.spark import changelogs, histories
 from tests.spark.kills import NAMES, SOURCE, VICTIMS, Deployment, deployment
 from tests.spark.tables import Document, fold, rows_of
 from tests.waiting import wait_until
+from tests_support.servers import (
+    MongoReplicaSet,
+    PostgresServer,
+    ServerUnavailableError,
+    SparkCluster,
+)
 
 Rows = dict[str, dict[Any, Document]]
 """By collection and key: the current rows."""

@@ -20,11 +20,11 @@ from penstock.spark.config import (
 )
 from penstock.spark.table.catalog import Catalog
 from penstock.spark.table.lake import Folders, Lake, lake_of
-from penstock.testing.servers import DELTA, ServerUnavailableError
 from tests.spark.cluster import ROOT
 from tests.spark.lake_commands import LakeCommands, LongLakeCommands
 from tests.spark.lake_contract import LakeContract, LongLakeContract, Place, World
 from tests.spark.tables import change
+from tests_support.servers import DELTA, ServerUnavailableError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -29,7 +29,6 @@ from penstock.spark.progress import PipelineProgress
 from penstock.spark.raised import own_error
 from penstock.spark.table.chunk import concat_cells
 from penstock.spark.table.kinds import Kind
-from penstock.testing.servers import MongoReplicaSet, PostgresServer
 from penstock.wire import to_arrow
 from tests.flight.blocks import BlockLog
 from tests.spark import changelogs, histories
@@ -38,6 +37,7 @@ from tests.spark.replica.support import MongoReplica, PostgresReplica, database
 from tests.spark.small_driver import HEAP_BYTES
 from tests.spark.tables import Document, change, fold, pipeline, put, rejects_of, rows_of
 from tests.spark.test_audit import audit, records
+from tests_support.servers import MongoReplicaSet, PostgresServer
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -34,12 +34,12 @@ from penstock.spark.plan import begins, plan_of
 from penstock.spark.table.standing import StandingTable
 from penstock.spark.tables import TableTarget
 from penstock.spark.views import tables_of
-from penstock.testing.servers import MongoReplicaSet
 from penstock.wire import to_arrow
 from tests.audit.support import commit_of, row, steps
 from tests.flight.blocks import BlockLog
 from tests.spark.changelogs import add, bounds, changelog, started
 from tests.spark.tables import LOG_ID, Entries, apply, put
+from tests_support.servers import MongoReplicaSet
 
 FORMATS = pytest.mark.parametrize("form", ["delta", "parquet"])
 

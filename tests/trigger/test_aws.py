@@ -16,7 +16,6 @@ from structlog.testing import capture_logs
 
 from penstock.errors import TriggerLockedError
 from penstock.testing.faults import CutProxy
-from penstock.testing.servers.process import free_ports
 from penstock.trigger.checkpoints import locked
 from penstock.trigger.config import TriggerConfig
 from tests.children import Child
@@ -25,6 +24,7 @@ from tests.serve.dynamodb.support import Served
 from tests.trigger.aws import Aws, arn_of_queue, served_aws
 from tests.trigger.support import Calls, configured, put, running
 from tests.waiting import until
+from tests_support.servers.process import free_ports
 
 FUNCTION = "arn:aws:lambda:us-east-1:000000000000:function:t"
 

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from penstock.testing.servers import ZERO, PostgresServer, ZeroCache
 from tests import waiting
 from tests.children import Child, lines_of
 from tests.waiting import patience
+from tests_support.servers import ZERO, PostgresServer, ZeroCache
 
 SCRIPTS = Path(__file__).parent / "node"
 

@@ -10,7 +10,6 @@ from bson import Decimal128, Int64, ObjectId
 from pymongo import MongoClient
 
 from penstock.event import Operation, SchemaEvent
-from penstock.testing.servers import MongoReplicaSet
 from penstock.wire import Stream
 from penstock.zero.changes import Teller, Told
 from penstock.zero.config import ZeroTablesConfig
@@ -20,6 +19,7 @@ from tests.seeds import seed_of
 from tests.zero.endpoint import SHIPPED, connection, fold, served
 from tests.zero.endpoint import Replica as Shipped
 from tests.zero.folding import Replica
+from tests_support.servers import MongoReplicaSet
 
 pytestmark = pytest.mark.server
 

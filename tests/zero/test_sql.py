@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from penstock.event import Commit
-from penstock.testing.servers import MariaDbServer, SqlServer
 from penstock.wire import Stream
 from penstock.zero.changes import Teller, Told
 from penstock.zero.config import ZeroTablesConfig
@@ -15,6 +14,7 @@ from penstock.zero.mapping import Mapping
 from tests.mysql.support import Story, caught_up, run, source_of
 from tests.zero.folding import Replica
 from tests.zero.how_to import blocks, configuration
+from tests_support.servers import MariaDbServer, SqlServer
 
 pytestmark = pytest.mark.server
 

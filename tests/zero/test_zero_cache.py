@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 
-from penstock.testing.servers import RESET_EXIT_CODE, PostgresServer
 from penstock.zero.lexi import lexi_version
 from penstock.zero.messages import (
     AckRequested,
@@ -36,6 +35,7 @@ from tests.zero.scripted import (
     table,
     transaction,
 )
+from tests_support.servers import RESET_EXIT_CODE, PostgresServer
 
 pytestmark = pytest.mark.slow
 

@@ -9,10 +9,10 @@ import bloop
 import pytest
 from pymongo import MongoClient
 
-from penstock.testing.servers import MongoReplicaSet
 from tests.cli.service import Service, configure
 from tests.serve.dynamodb.support import Clients
 from tests.waiting import wait_until
+from tests_support.servers import MongoReplicaSet
 
 _bloop: Any = bloop
 Client = MongoClient[dict[str, Any]]

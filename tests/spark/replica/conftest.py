@@ -9,7 +9,6 @@ import pytest
 
 from penstock.serve.flight import FlightServer
 from penstock.serve.pipelines import PipelineBook
-from penstock.testing.servers import MariaDbServer, MySqlServer, PostgresServer
 from tests.flight.blocks import BlockLog
 from tests.spark.replica.support import (
     Driver,
@@ -22,6 +21,7 @@ from tests.spark.replica.support import (
 )
 from tests.spark.replica.verified import Pipeline
 from tests.spark.tables import Entries
+from tests_support.servers import MariaDbServer, MySqlServer, PostgresServer
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

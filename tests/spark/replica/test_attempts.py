@@ -9,9 +9,9 @@ from pymongo.errors import AutoReconnect, BulkWriteError, OperationFailure, PyMo
 from penstock.errors import DestinationError
 from penstock.spark.replica import attempts
 from penstock.spark.replica.attempts import Attempts
-from penstock.testing.servers import MongoReplicaSet
 from tests.spark.replica.support import Driver, MongoReplica, database
 from tests.spark.tables import Entries, put
+from tests_support.servers import MongoReplicaSet
 
 CONFLICT = OperationFailure("", 112, {"errorLabels": ["TransientTransactionError"]})
 

@@ -12,9 +12,9 @@ import psycopg
 import pytest
 
 from penstock.spark.replicate import dialect_of
-from penstock.testing.servers import PostgresServer, free_ports
 from tests.conftest import started
 from tests.spark.replica.support import config_at
+from tests_support.servers import PostgresServer, free_ports
 
 pytestmark = pytest.mark.server
 

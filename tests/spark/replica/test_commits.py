@@ -10,9 +10,9 @@ import pytest
 from penstock.errors import DestinationError
 from penstock.spark.replica import mysql_commits, mysql_connection
 from penstock.spark.replica.mysql_commits import Commits
-from penstock.testing.servers import MariaDbServer
 from tests.spark.replica.support import Driver, MysqlReplica
 from tests.spark.tables import Entries, put
+from tests_support.servers import MariaDbServer
 
 HOOK = pymysql.OperationalError(
     3100, "Error on observer while running replication hook 'before_commit'."

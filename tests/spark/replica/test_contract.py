@@ -13,7 +13,6 @@ from pymongo.errors import AutoReconnect
 from penstock.errors import SupersededPipelineError
 from penstock.event import ChangeEvent
 from penstock.spark.replica.sql import SqlDestination
-from penstock.testing.servers import MariaDbServer, MongoReplicaSet, PostgresServer
 from tests.spark.replica.contract import ReplicaContract
 from tests.spark.replica.support import (
     Driver,
@@ -26,6 +25,7 @@ from tests.spark.replica.support import (
     replay_beside,
 )
 from tests.spark.tables import Entries, change, put
+from tests_support.servers import MariaDbServer, MongoReplicaSet, PostgresServer
 
 
 class SqlContract(ReplicaContract):

@@ -37,9 +37,9 @@ from penstock.spark.replica.documents import (
 )
 from penstock.spark.replica.mongodb import MongoDestination
 from penstock.spark.table.kinds import Kind
-from penstock.testing.servers import MongoReplicaSet
 from tests.spark.replica.support import Driver, MongoReplica, database
 from tests.spark.tables import Entries, change, put, schema_event
+from tests_support.servers import MongoReplicaSet
 
 _names = st.text(st.characters(codec="utf-8", exclude_characters="\0$."), min_size=1, max_size=5)
 _plain = st.one_of(

@@ -12,7 +12,6 @@ from msgspec import structs
 from penstock.errors import DestinationError
 from penstock.extjson import encode
 from penstock.spark.replica.mysql import one_case
-from penstock.testing.servers import MariaDbServer, PostgresServer
 from tests.spark.replica.contract import line
 from tests.spark.replica.support import (
     Driver,
@@ -22,6 +21,7 @@ from tests.spark.replica.support import (
     database,
 )
 from tests.spark.tables import Entries, change, put
+from tests_support.servers import MariaDbServer, PostgresServer
 
 
 class Named(NamedTuple):

@@ -10,9 +10,9 @@ import pytest
 from penstock.spark.config import ReplicatePipelineConfig
 from penstock.spark.replica.destination import COLUMNS, PLACES, REJECTS, TABLES
 from penstock.spark.replica.mysql import MysqlDialect
-from penstock.testing.servers import MariaDbServer, MySqlServer
 from tests.spark.replica.support import Driver, MysqlReplica, SqlReplica
 from tests.spark.tables import Entries, put
+from tests_support.servers import MariaDbServer, MySqlServer
 
 KEYED = (
     "SELECT TABLE_NAME AS name FROM information_schema.STATISTICS "

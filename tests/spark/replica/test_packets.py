@@ -5,9 +5,9 @@ from collections.abc import Callable
 import pytest
 
 from penstock.errors import DestinationError
-from penstock.testing.servers import MariaDbServer
 from tests.spark.replica.support import Driver, MysqlReplica
 from tests.spark.tables import Entries, change, put
+from tests_support.servers import MariaDbServer
 
 _PACKET = 256 << 10
 

@@ -9,9 +9,9 @@ import pytest
 from penstock.errors import DestinationError
 from penstock.spark.replica import mysql_connection
 from penstock.spark.replica.postgres import PostgresDialect
-from penstock.testing.servers import MariaDbServer, PostgresServer
 from tests.spark.replica.support import Driver, MysqlReplica, PostgresReplica, database
 from tests.spark.tables import Entries, change, put, schema_event
+from tests_support.servers import MariaDbServer, PostgresServer
 
 SETTINGS = {
     "extra_float_digits": "-10",

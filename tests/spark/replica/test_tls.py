@@ -11,11 +11,11 @@ import pytest
 
 from penstock.errors import ConfigError, DestinationError, PenstockError
 from penstock.spark.config import ReplicatePipelineConfig
-from penstock.testing.servers import MariaDbServer, MongoReplicaSet, MongoStandalone, PostgresServer
 from tests.access.certificates import Authority
 from tests.conftest import started
 from tests.spark.replica.support import Driver, MongoReplica, config_at
 from tests.spark.tables import Entries, put
+from tests_support.servers import MariaDbServer, MongoReplicaSet, MongoStandalone, PostgresServer
 
 PASSWORD = "correct-horse"
 

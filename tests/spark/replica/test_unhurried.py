@@ -7,9 +7,9 @@ import pytest
 
 from penstock.errors import DestinationError
 from penstock.spark.replica.attempts import Attempts
-from penstock.testing.servers import MariaDbServer, MongoReplicaSet
 from tests.spark.replica.support import Driver, MongoReplica, MysqlReplica, database
 from tests.spark.tables import Entries, put, schema_event
+from tests_support.servers import MariaDbServer, MongoReplicaSet
 
 _ROWS = 6
 _SECONDS = 0.4

@@ -8,7 +8,6 @@ import pytest
 from penstock.errors import DestinationError
 from penstock.spark.config import ReplicatePipelineConfig
 from penstock.spark.replica.mysql import MysqlDialect
-from penstock.testing.servers import MariaDbServer, MongoReplicaSet, MySqlServer, PostgresServer
 from tests.spark.replica.support import (
     Driver,
     MongoReplica,
@@ -18,6 +17,7 @@ from tests.spark.replica.support import (
     database,
 )
 from tests.spark.tables import Entries, put
+from tests_support.servers import MariaDbServer, MongoReplicaSet, MySqlServer, PostgresServer
 
 
 class Cursor:

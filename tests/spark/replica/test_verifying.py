@@ -20,13 +20,13 @@ from penstock.spark.replica.beside import Rows
 from penstock.spark.replica.mongodb_looking import MongoSide
 from penstock.spark.replica.verifying import verify_replica
 from penstock.spark.run import run_pipeline
-from penstock.testing.servers import MongoReplicaSet, PostgresServer
 from tests.cli.service import SHOP, configure, spawn
 from tests.flight.blocks import BlockLog
 from tests.spark.replica.support import MongoReplica, PostgresReplica, database
 from tests.spark.replica.verified import Pipeline, ask, meddled
 from tests.spark.tables import change, put, schema_event
 from tests.waiting import PATIENCE_SECONDS
+from tests_support.servers import MongoReplicaSet, PostgresServer
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from msgspec import Raw, structs
 
-from penstock.testing.servers import PostgresServer
 from tests.flight.blocks import BlockLog, gap
 from tests.spark.replica.contract import history
 from tests.spark.replica.support import MongoReplica, PostgresReplica, database
 from tests.spark.replica.verified import Pipeline, ask
 from tests.spark.tables import Entries, change, schema_event
+from tests_support.servers import PostgresServer
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from penstock.testing.servers.packages import ServerUnavailableError
-from penstock.testing.servers.process import Server
+from tests_support.servers.packages import ServerUnavailableError
+from tests_support.servers.process import Server
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,7 +90,7 @@ def _program() -> str:
     program = shutil.which("etcd")
     if program is None:
         raise ServerUnavailableError(
-            "etcd is not installed. Run `python -m penstock.testing.servers install` as root, or "
+            "etcd is not installed. Run `python -m tests_support.servers install` as root, or "
             "`apt-get install etcd-server`, or what your system has for it."
         )
     return program

@@ -3,9 +3,9 @@
 import subprocess
 from collections.abc import Sequence
 
-from penstock.testing.servers.debian import MYSQL
-from penstock.testing.servers.process import ServerStartError
-from penstock.testing.servers.sql import SqlServer
+from tests_support.servers.debian import MYSQL
+from tests_support.servers.process import ServerStartError
+from tests_support.servers.sql import SqlServer
 
 # Its own root may come from `localhost` only, which an address is not without asking for its name.
 ACCOUNTS = "CREATE USER root@'127.0.0.1'; GRANT ALL ON *.* TO root@'127.0.0.1' WITH GRANT OPTION;\n"

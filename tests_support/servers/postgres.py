@@ -8,8 +8,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from penstock.testing.servers.packages import ServerUnavailableError
-from penstock.testing.servers.process import POLL_SECONDS, Server, ServerStartError
+from tests_support.servers.packages import ServerUnavailableError
+from tests_support.servers.process import POLL_SECONDS, Server, ServerStartError
 
 USER = "postgres"
 DEBIAN = Path("/usr/lib/postgresql")
@@ -126,7 +126,7 @@ def program(name: str) -> str:
     found = found_program(name)
     if found is None:
         raise ServerUnavailableError(
-            f"PostgreSQL's {name} is not installed. Run `python -m penstock.testing.servers "
+            f"PostgreSQL's {name} is not installed. Run `python -m tests_support.servers "
             f"install` as root, or `apt-get install postgresql`, or what your system has for it."
         )
     return found

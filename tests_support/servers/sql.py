@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from penstock.testing.servers.process import POLL_SECONDS, Server, ServerFolder
+from tests_support.servers.process import POLL_SECONDS, Server, ServerFolder
 
 if TYPE_CHECKING:
     from pymysql import Connection

@@ -24,9 +24,9 @@ from typing import Any, ClassVar, Final, Self
 
 from penstock.errors import ConfigError
 from penstock.spark.java import java_environment
-from penstock.testing.servers.classes import short_lived
-from penstock.testing.servers.packages import ServerUnavailableError
-from penstock.testing.servers.process import Server
+from tests_support.servers.classes import short_lived
+from tests_support.servers.packages import ServerUnavailableError
+from tests_support.servers.process import Server
 
 _HIDING: Final = """
 set -e

@@ -6,9 +6,9 @@ import urllib.request
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from penstock.testing.leftovers import kill_marked
-from penstock.testing.servers.npm import ZERO
-from penstock.testing.servers.process import POLL_SECONDS, Server, ServerStartError
+from tests_support.leftovers import kill_marked
+from tests_support.servers.npm import ZERO
+from tests_support.servers.process import POLL_SECONDS, Server, ServerStartError
 
 EXIT_SECONDS_MAX = 60.0
 RESET_EXIT_CODE = 14

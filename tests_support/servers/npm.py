@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from penstock.testing.servers.packages import (
+from tests_support.servers.packages import (
     ServerUnavailableError,
     locked,
     servers_directory,
@@ -46,7 +46,7 @@ class NpmProject:
         if not node.exists():
             raise ServerUnavailableError(
                 f"{self.name} is not installed in {self.home}. Run `python -m "
-                f"penstock.testing.servers install`."
+                f"tests_support.servers install`."
             )
         return node
 

@@ -140,7 +140,7 @@ def installed(package: ServerPackage) -> ServerBinary:
     if not path.exists():
         raise ServerUnavailableError(
             f"{package.name} {package.version} is not installed in {folder}. "
-            f"Run `python -m penstock.testing.servers install`."
+            f"Run `python -m tests_support.servers install`."
         )
     environment: dict[str, str] = {}
     if package.shared_objects is not None:

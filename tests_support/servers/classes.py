@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.errors import ConfigError
 from penstock.spark.java import java_environment
-from penstock.testing.servers.packages import ServerUnavailableError
+from tests_support.servers.packages import ServerUnavailableError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -75,6 +75,8 @@ def archive_classes() -> Path:
             **os.environ,
             **java_environment(),
             "PYSPARK_PYTHON": sys.executable,
+            # A program that spark-submit runs finds what is beside it alone.
+            "PYTHONPATH": str(Path(__file__).parents[2]),
             "SPARK_SUBMIT_OPTS": f'{_FEW} "-XX:ArchiveClassesAtExit={part}"',
         }
         subprocess.run(

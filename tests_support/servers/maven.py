@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from penstock.testing.servers.packages import (
+from tests_support.servers.packages import (
     ServerUnavailableError,
     locked,
     servers_directory,
@@ -49,7 +49,7 @@ class Jars:
         if not all(path.exists() for path in found):
             raise ServerUnavailableError(
                 f"the jars of {self.name} {self.version} are not installed in {self.home}. Run "
-                f"`python -m penstock.testing.servers install`."
+                f"`python -m tests_support.servers install`."
             )
         return found
 

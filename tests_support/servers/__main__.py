@@ -1,4 +1,4 @@
-"""`python -m penstock.testing.servers install`: fetch every server and tool the tests start."""
+"""`python -m tests_support.servers install`: fetch every server and tool the tests start."""
 
 import os
 import shutil
@@ -6,17 +6,17 @@ import subprocess
 import sys
 from collections.abc import Mapping
 
-from penstock.testing.servers.classes import archive_classes
-from penstock.testing.servers.debian import (
+from tests_support.servers.classes import archive_classes
+from tests_support.servers.debian import (
     MARIADB,
     MYSQL,
     PROMETHEUS,
     DebianPackage,
     install_debian,
 )
-from penstock.testing.servers.maven import DELTA, install_jars
-from penstock.testing.servers.npm import ZERO, install_npm
-from penstock.testing.servers.packages import (
+from tests_support.servers.maven import DELTA, install_jars
+from tests_support.servers.npm import ZERO, install_npm
+from tests_support.servers.packages import (
     MONGOD_PACKAGES,
     MissingLibrariesError,
     ServerBinary,
@@ -24,7 +24,7 @@ from penstock.testing.servers.packages import (
     ServerUnavailableError,
     install,
 )
-from penstock.testing.servers.postgres import found_program
+from tests_support.servers.postgres import found_program
 
 # The loader names one missing library at a time.
 APT_ROUNDS_MAX = 5
@@ -38,7 +38,7 @@ TOOLS = {
 
 def main(arguments: list[str]) -> int:
     if arguments != ["install"]:
-        print("usage: python -m penstock.testing.servers install", file=sys.stderr)
+        print("usage: python -m tests_support.servers install", file=sys.stderr)
         return 2
     try:
         for package in MONGOD_PACKAGES.values():

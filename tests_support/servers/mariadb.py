@@ -6,10 +6,10 @@ import subprocess
 from collections.abc import Sequence
 from typing import Literal
 
-from penstock.testing.servers.debian import MARIADB
-from penstock.testing.servers.packages import ServerUnavailableError
-from penstock.testing.servers.process import ServerStartError
-from penstock.testing.servers.sql import SqlServer
+from tests_support.servers.debian import MARIADB
+from tests_support.servers.packages import ServerUnavailableError
+from tests_support.servers.process import ServerStartError
+from tests_support.servers.sql import SqlServer
 
 MariaDbVersion = Literal["system", "11.8"]
 """What the system has, or the one that `debian` installs beside it."""
@@ -150,7 +150,7 @@ def _program(name: str) -> str:
     program = shutil.which(name) or shutil.which(name, path="/usr/sbin:/usr/local/sbin")
     if program is None:
         raise ServerUnavailableError(
-            f"{name} is not installed. Run `python -m penstock.testing.servers install` as root, "
+            f"{name} is not installed. Run `python -m tests_support.servers install` as root, "
             f"or `apt-get install mariadb-server`, or what your system has for it."
         )
     return program

@@ -7,8 +7,8 @@ from pathlib import Path
 from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self
 
-from penstock.testing.servers.packages import MONGOD_PACKAGES, installed
-from penstock.testing.servers.process import (
+from tests_support.servers.packages import MONGOD_PACKAGES, installed
+from tests_support.servers.process import (
     ServerFolder,
     ServerProcess,
     ServerStartError,

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from penstock.testing.servers.packages import (
+from tests_support.servers.packages import (
     ServerUnavailableError,
     locked,
     servers_directory,
@@ -50,7 +50,7 @@ class DebianPackage:
         if not (root / program).exists():
             raise ServerUnavailableError(
                 f"{self.packages[0]} of Debian's {self.suite} is not installed in {root}. Run "
-                f"`python -m penstock.testing.servers install`; where Debian's {self.suite} has it "
+                f"`python -m tests_support.servers install`; where Debian's {self.suite} has it "
                 f"no more, or this is no Debian on x86_64, its tests cannot run."
             )
         return (str(root / _LOADER), "--library-path", str(root / _LIBRARIES), str(root / program))

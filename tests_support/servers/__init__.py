@@ -7,16 +7,16 @@ mongod comes from the package registry that pip is set up with, pinned by hash; 
 PostgreSQL come from Debian, and zero-cache from npm, pinned by a lock. MySQL comes from Debian's
 sid, a later MariaDB and Prometheus from trixie, where they can be had. Spark comes with the
 pyspark package, and Delta Lake for it from the registry that Maven is set up with, pinned by hash.
-`python -m penstock.testing.servers install` installs them all.
+`python -m tests_support.servers install` installs them all.
 """
 
-from penstock.testing.servers.etcd import EtcdServer, EtcdTls
-from penstock.testing.servers.mariadb import MariaDbServer, MariaDbVersion
-from penstock.testing.servers.maven import DELTA, Jars, install_jars
-from penstock.testing.servers.mongodb import MongoReplicaSet, MongoStandalone, MongoVersion
-from penstock.testing.servers.mysql import MySqlServer
-from penstock.testing.servers.npm import ZERO, NpmProject, install_npm
-from penstock.testing.servers.packages import (
+from tests_support.servers.etcd import EtcdServer, EtcdTls
+from tests_support.servers.mariadb import MariaDbServer, MariaDbVersion
+from tests_support.servers.maven import DELTA, Jars, install_jars
+from tests_support.servers.mongodb import MongoReplicaSet, MongoStandalone, MongoVersion
+from tests_support.servers.mysql import MySqlServer
+from tests_support.servers.npm import ZERO, NpmProject, install_npm
+from tests_support.servers.packages import (
     MONGOD_PACKAGES,
     PinnedWheel,
     ServerPackage,
@@ -25,21 +25,21 @@ from penstock.testing.servers.packages import (
     installed,
     servers_directory,
 )
-from penstock.testing.servers.postgres import PostgresServer
-from penstock.testing.servers.process import (
+from tests_support.servers.postgres import PostgresServer
+from tests_support.servers.process import (
     Server,
     ServerProcess,
     ServerStartError,
     free_ports,
 )
-from penstock.testing.servers.spark import (
+from tests_support.servers.spark import (
     SparkCluster,
     SparkConnectServer,
     SparkMaster,
     SparkWorker,
 )
-from penstock.testing.servers.sql import SqlServer
-from penstock.testing.servers.zero_cache import RESET_EXIT_CODE, ZeroCache
+from tests_support.servers.sql import SqlServer
+from tests_support.servers.zero_cache import RESET_EXIT_CODE, ZeroCache
 
 __all__ = [
     "DELTA",

@@ -18,7 +18,7 @@ from types import TracebackType
 from typing import ClassVar, Self
 
 from penstock.errors import PenstockError
-from penstock.testing.leftovers import OwnedFolder
+from tests_support.leftovers import OwnedFolder
 
 START_SECONDS_MAX = 60.0
 STOP_SECONDS_MAX = 10.0

@@ -1,0 +1,1 @@
+"""What Penstock's own tests stand on, and no user needs: it is in no wheel."""
