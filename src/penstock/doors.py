@@ -14,11 +14,13 @@ How to write one: docs/how-to/extend.md.
 
 from collections.abc import Mapping
 from functools import cache
-from importlib.metadata import EntryPoint, entry_points
 from types import MappingProxyType
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from penstock.errors import ConfigError
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 SOURCES: Final = "penstock.sources"
 COMMANDS: Final = "penstock.commands"
@@ -30,7 +32,7 @@ def names(group: str) -> list[str]:
     return sorted(_behind(group))
 
 
-def find(group: str, name: str) -> EntryPoint | None:
+def find(group: str, name: str) -> "EntryPoint | None":
     """What has the name behind a door, not imported; None where nothing has.
 
     Raises ConfigError where two packages bring it.
@@ -45,7 +47,7 @@ def find(group: str, name: str) -> EntryPoint | None:
     return found[0] if found else None
 
 
-def load(point: EntryPoint) -> Any:
+def load(point: "EntryPoint") -> Any:
     """The object. Raises ImportError, for whoever knows what to install, and ConfigError where the
     package fails in another way."""
     try:
@@ -56,7 +58,7 @@ def load(point: EntryPoint) -> Any:
         raise unusable(point, error) from error
 
 
-def unusable(point: EntryPoint, error: Exception) -> ConfigError:
+def unusable(point: "EntryPoint", error: Exception) -> ConfigError:
     """Why what is behind a door cannot be used."""
     return ConfigError(
         f"{point.name!r} of the package {_package(point)} ({point.group}) cannot be loaded "
@@ -66,13 +68,15 @@ def unusable(point: EntryPoint, error: Exception) -> ConfigError:
 
 
 @cache
-def _behind(group: str) -> Mapping[str, tuple[EntryPoint, ...]]:
+def _behind(group: str) -> "Mapping[str, tuple[EntryPoint, ...]]":
     """As installed when it is first asked: to look costs milliseconds."""
+    from importlib.metadata import entry_points
+
     found: dict[str, dict[str, EntryPoint]] = {}
     for point in entry_points(group=group):
         found.setdefault(point.name, {})[point.value] = point
     return MappingProxyType({name: tuple(points.values()) for name, points in found.items()})
 
 
-def _package(point: EntryPoint) -> str:
+def _package(point: "EntryPoint") -> str:
     return point.value if point.dist is None else point.dist.name

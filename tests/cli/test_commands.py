@@ -364,14 +364,22 @@ def test_status_says_how_fast_a_pipeline_is_from_its_last_two_reports(
     assert "/s" in penstock(capsys, "status", "--config", str(config)).out
 
 
+HEAVY = {"boto3", "grpc", "lmdb", "numpy", "pyarrow", "pydantic", "structlog"}
+
+
 @pytest.mark.slow
-def test_help_loads_nothing_of_what_the_commands_do() -> None:
+@pytest.mark.parametrize(
+    ("option", "heavy"), [("--help", HEAVY), ("--version", HEAVY | {"asyncio", "rich"})]
+)
+def test_what_is_asked_of_no_command_loads_nothing_of_what_they_do(
+    option: str, heavy: set[str]
+) -> None:
     script = (
-        "import sys\nfrom penstock.cli import app\n"
-        "heavy = {'pyarrow', 'grpc', 'lmdb', 'pydantic', 'structlog', 'numpy', 'boto3'}\n"
-        "print(sorted(heavy & set(sys.modules)))"
+        "import atexit, sys\nfrom penstock.cli.app import main\n"
+        f"atexit.register(lambda: print('loaded', *sorted({heavy} & set(sys.modules))))\n"
+        f"sys.argv = ['penstock', {option!r}]\nmain()"
     )
     done = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, check=True
     )
-    assert done.stdout.strip() == "[]"
+    assert done.stdout.splitlines()[-1] == "loaded"

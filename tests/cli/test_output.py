@@ -17,7 +17,7 @@ from rich.text import Text
 from penstock.audit import findings as audit
 from penstock.audit.points import Place
 from penstock.checks import Level
-from penstock.cli import audit_verify, doctor, log, output, status
+from penstock.cli import audit_verify, console, doctor, log, output, status
 from penstock.cli.logs import configure
 from penstock.cli.restore_asked import Written
 from penstock.cli.restore_job import Job
@@ -48,7 +48,7 @@ def grid(text: str) -> Table:
 )
 def test_nothing_that_is_drawn_steers_the_terminal(drawn: Any) -> None:
     file = io.StringIO()
-    output.Screen(file=file, width=500).print(drawn, markup=False)
+    console.Screen(file=file, width=500).print(drawn, markup=False)
     shown = file.getvalue()
     assert not set(shown) & set(STEERING)
     assert "\\x1b[2J" in shown
@@ -56,7 +56,7 @@ def test_nothing_that_is_drawn_steers_the_terminal(drawn: Any) -> None:
 
 def test_a_terminal_still_has_the_colours_that_are_ours() -> None:
     file = io.StringIO()
-    screen = output.Screen(file=file, force_terminal=True, width=80, highlight=False)
+    screen = console.Screen(file=file, force_terminal=True, width=80, highlight=False)
     screen.print("[red]ours[/]")
     assert file.getvalue().startswith("\x1b[31mours")
 

@@ -16,9 +16,9 @@ import pytest
 
 from penstock.cli import run
 from penstock.cli.config import load
+from penstock.cli.exit_codes import ENDED_BY_FORCE
 from penstock.cli.last_states import LastState, LastStates
 from penstock.cli.paused import PausedSources
-from penstock.cli.run import ENDED_BY_FORCE
 from penstock.client import Change, follow_sync
 from penstock.event import SystemEvent
 from penstock.log import LmdbLog

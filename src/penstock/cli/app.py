@@ -9,7 +9,7 @@ import typer
 from penstock import __version__
 from penstock.cli import output
 from penstock.cli.commands import Commands
-from penstock.cli.run import ENDED_BY_FORCE
+from penstock.cli.exit_codes import ENDED_BY_FORCE, INTERRUPTED
 from penstock.errors import ConfigError, PenstockError
 
 
@@ -20,7 +20,7 @@ def _exit_codes() -> str:
         1: ["failed"],
         2: ["usage"],
         ENDED_BY_FORCE: ["ended by force"],
-        130: ["interrupted"],
+        INTERRUPTED: ["interrupted"],
     }
     kinds: list[type[PenstockError]] = [PenstockError]
     while kinds:
@@ -87,7 +87,7 @@ def main() -> None:
         _fail(_of_a_file(error))
     except KeyboardInterrupt:
         _let_go()
-        sys.exit(130)
+        sys.exit(INTERRUPTED)
 
 
 def _flush() -> None:

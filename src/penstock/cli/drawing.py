@@ -19,7 +19,7 @@ from rich.table import Table
 from rich.text import Text
 
 from penstock.cli.bars import Line
-from penstock.cli.output import Screen
+from penstock.cli.console import Screen
 
 _BAR_WIDTH_MIN: Final = 8
 _BAR_WIDTH_MAX: Final = 40

@@ -1,22 +1,23 @@
-"""How commands speak: tables and sentences to people, JSON lines to programs."""
+"""How commands speak: tables and sentences to people, JSON lines to programs.
+
+What draws for people is imported when it is needed: it takes longer than most commands.
+"""
 
 import os
 import sys
-from collections.abc import Iterable
 from datetime import UTC, datetime
 from io import BufferedWriter, FileIO, TextIOWrapper
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 import typer
-from rich.console import Console, ConsoleOptions, RenderableType
-from rich.markup import escape
-from rich.segment import Segment
-from rich.text import Text
 
 from penstock.errors import PenstockError
-from penstock.harmless import harmless, harmless_lines
+from penstock.harmless import harmless
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 ConfigOption = Annotated[
     Path, typer.Option("--config", "-c", help="The configuration.", metavar="FILE")
@@ -89,40 +90,24 @@ def speak() -> Out | None:
     return out
 
 
-class Screen(Console):
-    """A console on which nothing that is drawn steers the terminal but rich itself: names, ids and
-    messages of others come into everything that is shown. Plain text, without markup, stays one
-    line: what others wrote begins no line of its own."""
-
-    def print(self, *objects: Any, markup: bool | None = None, **how: Any) -> None:
-        """As rich does it, but for the line ends in a text without markup."""
-        if markup is False:
-            objects = tuple(harmless(one) if isinstance(one, str) else one for one in objects)
-        super().print(*objects, markup=markup, **how)
-
-    def render(
-        self, renderable: RenderableType, options: ConsoleOptions | None = None
-    ) -> Iterable[Segment]:
-        """As rich does it, with control characters in texts written as escapes."""
-        for one in super().render(renderable, options):
-            if one.control or one.text.isprintable():
-                yield one
-            else:
-                yield Segment(harmless_lines(one.text), one.style)
-
-
-def stdout() -> Console:
+def stdout() -> "Console":
     """Where results go. Made anew each time, so that a redirected stream is respected."""
+    from penstock.cli.console import Screen
+
     return Screen(highlight=False)
 
 
-def stderr() -> Console:
+def stderr() -> "Console":
     """Where errors and hints go."""
+    from penstock.cli.console import Screen
+
     return Screen(stderr=True, highlight=False, soft_wrap=True)
 
 
 def cell(text: str) -> str:
     """Words of others in a cell of a table, or within markup: on one line, and no markup."""
+    from rich.markup import escape
+
     return escape(harmless(text))
 
 
@@ -137,7 +122,10 @@ def literal(command: Any) -> Any:
     word there, not a style. To be done once; not below commands that are found when asked for."""
     for part in (command, *command.params):
         for text in ("help", "short_help", "epilog"):
-            if said := getattr(part, text, None):
+            said = getattr(part, text, None)
+            if said and "[" in said:
+                from rich.markup import escape
+
                 setattr(part, text, escape(said))
     if not getattr(command, "finds_commands", False):
         for below in getattr(command, "commands", {}).values():
@@ -165,6 +153,8 @@ def report(error: PenstockError, *, as_json: bool) -> None:
         sys.stderr.buffer.write(msgspec.json.encode(fact) + b"\n")
         sys.stderr.flush()
         return
+    from rich.text import Text
+
     console = stderr()
     console.print("error:", style="bold red", end=" ")
     # A line that somebody else began cannot be taken for one of ours.

@@ -12,6 +12,7 @@ import typer
 from msgspec import to_builtins
 
 from penstock.cli import output
+from penstock.cli.exit_codes import ENDED_BY_FORCE
 from penstock.errors import PenstockError
 
 if TYPE_CHECKING:
@@ -22,8 +23,6 @@ if TYPE_CHECKING:
 
 Tell = Callable[[dict[str, Any]], None]
 
-ENDED_BY_FORCE: Final = 10
-"""The exit code of `--one-process` that was asked to stop and did not in time. No error has it."""
 _SAYING_SECONDS_MAX: Final = 1.0
 
 
