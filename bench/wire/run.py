@@ -146,7 +146,7 @@ def main() -> None:
         ("serialising again", microseconds(lambda: protobuf_suffix(block), BLOCK_ENTRIES)),
     )
     show(
-        "the same for the seed's stubs, all rewritten",
+        "the same for puller.proto's stubs, all rewritten",
         microseconds(lambda: list(block.seed_messages(entries)), BLOCK_ENTRIES),
     )
     show(

@@ -15,8 +15,8 @@ It is MongoDB's relaxed Extended JSON with every ambiguity that relaxed has take
 | bytes                      | `{"$binary":{"base64":"...","subType":"00"}}`|
 | ObjectId, Timestamp, ...   | `{"$oid":"..."}`, as the Extended JSON v2 spec |
 
-`relaxed` turns it into plain relaxed Extended JSON, which seed clients expect; it differs only
-where a document has a small int64. Nothing else is ever rewritten.
+`relaxed` turns it into plain relaxed Extended JSON, which clients of puller.proto expect; it
+differs only where a document has a small int64. Nothing else is ever rewritten.
 Source: the MongoDB Extended JSON (v2) specification.
 """
 
@@ -291,7 +291,7 @@ def encode(document: Mapping[str, Any]) -> Raw:
 
 
 def relaxed(encoded: bytes) -> bytes:
-    """Relaxed Extended JSON, as the seed's protocol sends it: int64 as plain numbers.
+    """Relaxed Extended JSON, as the service of puller.proto sends it: int64 as plain numbers.
 
     Quotes inside a JSON string are escaped, so a brace before a quote occurs only where we wrote
     it. A date outside 1970 to 9999 keeps its wrapped milliseconds, as the specification says.

@@ -65,8 +65,8 @@ async def connect() -> AsyncIterator[Callable[[str], grpc.aio.Channel]]:
 
 
 @pytest.fixture(scope="session")
-def seed_stubs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Any, Any]]:
-    """The modules that protoc makes of the seed's own text: messages, and stubs."""
+def puller_stubs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Any, Any]]:
+    """The modules that protoc makes of puller.proto itself: messages, and stubs."""
     folder = tmp_path_factory.mktemp("stubs")
     protoc = [sys.executable, "-m", "grpc_tools.protoc", f"-I{PROTO}", "puller.proto"]
     subprocess.run([*protoc, f"--python_out={folder}", f"--grpc_python_out={folder}"], check=True)

@@ -160,9 +160,9 @@ async def test_markers_of_batches_inside_a_window_are_that_of_its_start_p8(
 
 
 async def test_the_seeds_dialect_has_plain_numbers_in_merged_events_too(
-    log: Log, serve: Serve, connect: Connect, seed_stubs: tuple[Any, Any]
+    log: Log, serve: Serve, connect: Connect, puller_stubs: tuple[Any, Any]
 ) -> None:
-    messages, stubs = seed_stubs
+    messages, stubs = puller_stubs
     number = {"$numberLong": "5"}
     await log.append(
         [

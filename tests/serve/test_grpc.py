@@ -36,13 +36,13 @@ async def beginning(log: Log) -> str:
     return str(oldest(await log.bounds()))
 
 
-# --- the seed's dialect -------------------------------------------------------------------------
+# --- puller.proto's dialect ---------------------------------------------------------------------
 
 
-async def test_stubs_made_from_the_seeds_text_get_every_event_with_the_seeds_fields(
-    log: Log, serve: Serve, connect: Connect, seed_stubs: tuple[Any, Any]
+async def test_stubs_made_from_puller_proto_get_every_event_with_its_fields(
+    log: Log, serve: Serve, connect: Connect, puller_stubs: tuple[Any, Any]
 ) -> None:
-    messages, stubs = seed_stubs
+    messages, stubs = puller_stubs
     big = change(1, document={"_id": 1, "small": 5, "text": "ä"})
     await log.append([commit(big), *one_each(2, 3)])
     server = await serve(log)
@@ -58,23 +58,23 @@ async def test_stubs_made_from_the_seeds_text_get_every_event_with_the_seeds_fie
     assert parse_progress(first.progress).sequence == 1
 
 
-async def test_the_seeds_dialect_writes_a_small_int64_as_a_plain_number(
-    log: Log, serve: Serve, connect: Connect, seed_stubs: tuple[Any, Any]
+async def test_the_dialect_of_puller_proto_writes_a_small_int64_as_a_plain_number(
+    log: Log, serve: Serve, connect: Connect, puller_stubs: tuple[Any, Any]
 ) -> None:
-    messages, stubs = seed_stubs
+    messages, stubs = puller_stubs
     wrapped = change(1, document=Json(b'{"_id":1,"total":{"$numberLong":"5"}}'))
     await log.append([commit(wrapped)])
     server = await serve(log)
     channel = connect(server.address)
     after = await beginning(log)
     stub = stubs.PullerServiceStub(channel)
-    seeds = await stub.Subscribe(messages.SubscribeRequest(after=after)).read()
+    plain = await stub.Subscribe(messages.SubscribeRequest(after=after)).read()
     ours = await subscribe(channel, after=after).read()
-    assert seeds.full_document == b'{"_id":1,"total":5}'
+    assert plain.full_document == b'{"_id":1,"total":5}'
     assert ours.full_document == b'{"_id":1,"total":{"$numberLong":"5"}}'
 
 
-async def test_a_seed_client_may_use_our_fields_under_the_seeds_path(
+async def test_a_client_of_puller_proto_may_use_our_fields_under_its_path(
     log: Log, serve: Serve, connect: Connect
 ) -> None:
     await log.append([*one_each(1, 2), *one_each(3, 3, collection="lines")])

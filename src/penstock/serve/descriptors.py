@@ -1,4 +1,4 @@
-"""What server reflection tells: the descriptors of our service and of the seed's."""
+"""What server reflection tells: the descriptors of our service and of puller.proto's."""
 
 from typing import Final
 
@@ -16,41 +16,41 @@ SERVICES: Final = (
     "grpc.reflection.v1alpha.ServerReflection",
 )
 
-_SEED_FIELDS_MAX: Final = 10
-"""The seed's fields are our first ones (1 to 10, of the request 1 to 3); ours begin above."""
+_PULLER_FIELDS_MAX: Final = 10
+"""puller.proto's fields are our first ones (1 to 10, of the request 1 to 3); ours begin above."""
 
 
 def descriptor_pool() -> DescriptorPool:
-    """A pool of its own: an application may register the seed's names, which have no package, in
-    the process-wide pool, and the two would clash."""
+    """A pool of its own: an application may register the names of puller.proto, which have no
+    package, in the process-wide pool, and the two would clash."""
     pool = DescriptorPool()
     for module in (penstock_pb2, captures_pb2, health_pb2, reflection_pb2):
         pool.AddSerializedFile(module.DESCRIPTOR.serialized_pb)
-    pool.AddSerializedFile(seed_file().SerializeToString())
+    pool.AddSerializedFile(puller_file().SerializeToString())
     return pool
 
 
-def seed_file() -> descriptor_pb2.FileDescriptorProto:
-    """The seed's puller.proto, as the part of ours that it is."""
+def puller_file() -> descriptor_pb2.FileDescriptorProto:
+    """puller.proto, as the part of ours that it is."""
     ours = descriptor_pb2.FileDescriptorProto.FromString(penstock_pb2.DESCRIPTOR.serialized_pb)
-    seeds = descriptor_pb2.FileDescriptorProto(name="puller.proto", syntax="proto3")
+    puller = descriptor_pb2.FileDescriptorProto(name="puller.proto", syntax="proto3")
     for message in ours.message_type:
         if message.name == "EventBatch":
             continue
-        kept = seeds.message_type.add(name=message.name)
+        kept = puller.message_type.add(name=message.name)
         for field in message.field:
-            if field.number <= _SEED_FIELDS_MAX:
+            if field.number <= _PULLER_FIELDS_MAX:
                 kept.field.append(field)
                 if field.type_name:
                     kept.field[-1].type_name = _without_package(field.type_name)
     for service in ours.service:
-        kept_service = seeds.service.add(name=service.name)
+        kept_service = puller.service.add(name=service.name)
         for method in service.method:
             if method.name == "Subscribe":
                 kept_service.method.append(method)
                 kept_service.method[-1].input_type = _without_package(method.input_type)
                 kept_service.method[-1].output_type = _without_package(method.output_type)
-    return seeds
+    return puller
 
 
 def _without_package(name: str) -> str:

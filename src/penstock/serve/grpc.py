@@ -1,4 +1,4 @@
-"""The puller's protocol over gRPC: the seed's service, ours, health and reflection.
+"""The puller's protocol over gRPC: our service, puller.proto's, health and reflection.
 
 Every stream is one reader of the log (see `penstock.subscribe.follow`) and waits in its own write
 when its client is slow: gRPC's flow control is the outbox, nobody else notices, and nothing is
@@ -174,10 +174,10 @@ class PullerServicer:
             "SubscribeBatch": stream(self.subscribe_batch),
             "Snapshot": stream(self.snapshot),
         }
-        seeds = {"Subscribe": stream(self.subscribe_seed)}
+        plain = {"Subscribe": stream(self.subscribe_plain)}
         return (
             grpc.method_handlers_generic_handler("penstock.v1.PullerService", ours),
-            grpc.method_handlers_generic_handler("PullerService", seeds),
+            grpc.method_handlers_generic_handler("PullerService", plain),
         )
 
     async def subscribe(self, request: bytes, context: Context) -> None:
@@ -185,8 +185,8 @@ class PullerServicer:
         send = _event_sender(context, self._shared.messages, Window.messages)
         await self._serve(request, context, send)
 
-    async def subscribe_seed(self, request: bytes, context: Context) -> None:
-        """`PullerService/Subscribe`: the same events with the seed's plain numbers."""
+    async def subscribe_plain(self, request: bytes, context: Context) -> None:
+        """`PullerService/Subscribe`: the same events with plain numbers."""
         send = _event_sender(context, Block.seed_messages, Window.seed_messages)
         await self._serve(request, context, send)
 
@@ -326,7 +326,7 @@ class PullerServicer:
 
 
 def _parse(request: bytes) -> pb.SubscribeRequest:
-    """The request. The seed's has the same numbers, so one message reads both."""
+    """The request. That of puller.proto has the same numbers, so one message reads both."""
     try:
         parsed = pb.SubscribeRequest.FromString(request)
     except DecodeError as error:

@@ -108,7 +108,7 @@ FLAG_SNAPSHOT: Final = 1
 FLAG_AS_OF_EVENT: Final = 2
 FLAG_TXN: Final = 4
 FLAG_LONG: Final = 8
-"""Holds a wrapped int64, which the seed's protocol writes plain."""
+"""Holds a wrapped int64, which the service of puller.proto writes plain."""
 
 OPERATIONS: Final = ("", *(operation.value for operation in Operation))
 """The operation of a data entry, by its code in the index; 0 means the message has the word."""

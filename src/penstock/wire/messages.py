@@ -235,7 +235,7 @@ def _raw(data: bytes) -> Raw | None:
 
 
 def to_json(entry: Entry, *, plain_numbers: bool = True) -> bytes:
-    """One entry as JSON, in the seed's names; `plain_numbers` as its relaxed Extended JSON.
+    """One entry as JSON, in puller.proto's names; `plain_numbers` as its relaxed Extended JSON.
 
     Absent fields are left out, but `txnNumber` is null outside a transaction (P28). An entry of a
     coalesced window has neither `commitRows` nor `commitDigest`.
