@@ -116,6 +116,16 @@ async def test_a_source_that_failed_five_times_in_a_row_is_left_alone_for_half_a
         assert status(supervisor).failures == 0
 
 
+async def test_sources_whose_circuits_opened_together_come_back_apart() -> None:
+    clock = ManualClock()
+    source = ListSource([commit(1)], before=failing(8, unavailable))
+    async with supervised(MemoryLog(), source, clock=clock) as supervisor:
+        await clock.until(in_state(supervisor, State.FINISHED))
+    waits = [slept for slept in clock.slept if slept > 29.9]
+    assert all(wait <= 45 for wait in waits)
+    assert len(set(waits)) == len(waits) >= 3, "each is drawn anew"
+
+
 async def test_a_source_that_fails_for_long_is_retried_for_ever_and_called_unhealthy() -> None:
     """P34: to stop trying would be an outage too; one change made durable ends it."""
     clock = ManualClock()

@@ -25,7 +25,13 @@ class CaptureConfig(Config):
         description="After so many failures in a row a source is left alone for breaker_pause, and "
         "then tried once at a time until a change is durable again.",
     )
-    breaker_pause: Seconds = Field(30.0, ge=0, le=3600, description="For how long.")
+    breaker_pause: Seconds = Field(
+        30.0,
+        ge=0,
+        le=3600,
+        description="For how long, and up to a half longer: "
+        "sources that failed together come back apart.",
+    )
     unhealthy_failures: int = Field(
         10,
         ge=1,

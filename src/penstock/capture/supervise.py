@@ -404,7 +404,9 @@ class Supervisor:
                 if not full:  # no fault of the source's
                     kept.breaker.failed()
                     backoff_seconds = self._backoff.wait_seconds(failures, self._rng)
-                    wait_seconds = max(backoff_seconds, kept.breaker.wait_seconds())
+                    # Those whose circuits opened together come back apart, too.
+                    open_seconds = kept.breaker.wait_seconds() * (1 + self._rng.random() / 2)
+                    wait_seconds = max(backoff_seconds, open_seconds)
                 SOURCE_ERRORS.labels(name, error.code).inc()
                 logger.warning(
                     "capture waits for space in the log" if full else "source failed; retrying",
